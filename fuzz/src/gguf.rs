@@ -3,7 +3,7 @@
 use std::cell::LazyCell;
 use std::collections::HashSet;
 
-use sws_format::{Gguf, Manifest, Naming, PieceId, Placement, open_checkpoint};
+use sws_format::{Gguf, Manifest, Naming, PieceId, Placement, Value, open_checkpoint};
 
 thread_local! {
     static DIR: LazyCell<tempfile::TempDir> = LazyCell::new(|| tempfile::tempdir().unwrap());
@@ -30,8 +30,27 @@ pub fn check(bytes: &[u8]) -> bool {
     }
     let header = &bytes[..whole.len as usize];
     assert_eq!(Gguf::read_keys(header, whole.len, |_| true).unwrap(), whole.keys);
+    check_lists(header, &whole);
     DIR.with(|dir| check_in_place(&dir.path().join("model.gguf"), bytes));
     true
+}
+
+/// Lists that are decoded where they lie have the values of those that are kept.
+fn check_lists(header: &[u8], whole: &Gguf) {
+    for (key, list) in Gguf::lists(header, |_| true).expect("accepted") {
+        let Value::List(kept) = &whole.keys[&key] else { panic!("{key} is no list") };
+        assert_eq!(list.count(), kept.len());
+        let texts = list.texts().map(|all| all.map(|text| Value::String(text.unwrap().into())));
+        if let Some(texts) = texts {
+            assert!(texts.eq(kept.iter().cloned()), "{key}");
+        }
+        if let Some(numbers) = list.numbers() {
+            // As text, in which a NaN equals itself.
+            let shown = |value: &Value| value.to_string();
+            let decoded = numbers.map(|number| shown(&number.unwrap()));
+            assert!(decoded.eq(kept.iter().map(shown)), "{key}");
+        }
+    }
 }
 
 fn check_in_place(path: &std::path::Path, bytes: &[u8]) {

@@ -5,6 +5,7 @@
 
 mod cursor;
 mod error;
+mod lists;
 mod tensors;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use crate::header::{HeaderTensor, MAX_TENSORS, good_name};
 use cursor::{GgufCursor, List};
 
 pub use error::GgufError;
+pub use lists::GgufList;
 
 /// Maximum length of a header, so that shards can store it as a small file. The longest published
 /// headers, with a vocabulary of 260,000 tokens and its merges, have 16 MB.
@@ -87,6 +89,29 @@ impl Gguf {
         let (_, _, key_count) = header.start()?;
         header.keys(key_count, wanted)
     }
+
+    /// The wanted lists of a header in memory, by key. They are not copied.
+    pub fn lists<'a>(
+        bytes: &'a [u8],
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<BTreeMap<String, GgufList<'a>>, GgufError> {
+        let mut header = GgufHeader::new(bytes, bytes.len() as u64);
+        let (_, _, key_count) = header.start()?;
+        let mut lists = BTreeMap::new();
+        for _ in 0..key_count {
+            let (name, kind) = header.name()?;
+            let start = header.cursor.at() as usize;
+            header.value(kind, false, 0).map_err(|error| error.of_key(&name))?;
+            let value = &bytes[start..header.cursor.at() as usize];
+            if kind == LIST
+                && wanted(&name)
+                && let Some(list) = GgufList::new(value)
+            {
+                lists.insert(name, list);
+            }
+        }
+        Ok(lists)
+    }
 }
 
 /// The alignment of tensors, from the keys.
@@ -132,6 +157,15 @@ impl<R: Read> GgufHeader<R> {
         Ok((version, tensors, keys))
     }
 
+    /// The name of the next key, and the type of its value.
+    fn name(&mut self) -> Result<(String, u32), GgufError> {
+        let name = self.cursor.text("the name of a key")?;
+        if !good_name(&name) {
+            return Err(GgufError::Name("key"));
+        }
+        Ok((name, self.cursor.u32("the type of a key")?))
+    }
+
     fn keys(
         &mut self,
         count: u64,
@@ -139,11 +173,7 @@ impl<R: Read> GgufHeader<R> {
     ) -> Result<BTreeMap<String, Value>, GgufError> {
         let mut keys = BTreeMap::new();
         for _ in 0..count {
-            let name = self.cursor.text("the name of a key")?;
-            if !good_name(&name) {
-                return Err(GgufError::Name("key"));
-            }
-            let kind = self.cursor.u32("the type of a key")?;
+            let (name, kind) = self.name()?;
             let keep = wanted(&name);
             let value = self.value(kind, keep, 0).map_err(|error| error.of_key(&name))?;
             if keys.contains_key(&name) {

@@ -50,7 +50,7 @@ pub use checksum::{Checksum, checksum};
 pub use clock::Clock;
 pub use configuration::{Configuration, DamagedConfiguration, Value};
 pub use dtype::Dtype;
-pub use gguf::{Gguf, GgufError};
+pub use gguf::{Gguf, GgufError, GgufList};
 pub use header::{Header, HeaderError, HeaderTensor, MAX_HEADER_BYTES};
 pub use id::{PieceId, PieceKind, UnknownPiece};
 pub use limits::ProcessLimits;

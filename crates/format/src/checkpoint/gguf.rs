@@ -128,6 +128,9 @@ impl GgufCheckpoint {
     }
 }
 
+/// Bytes that are hashed at a time.
+const HASHED: usize = 16 << 10;
+
 /// Facts about a file besides its header.
 struct FileFacts {
     /// Length of the file.
@@ -143,12 +146,12 @@ fn read_header(
 ) -> Result<(FileFacts, Gguf), CheckpointError> {
     let (file, about) = open_regular(path)?;
     let len = about.len();
-    let mut hashed = Hashed { from: BufReader::new(&file), hasher: blake3::Hasher::new() };
+    let mut hashed = Hashed::new(BufReader::new(&file));
     let read = Gguf::read(&mut hashed, len, is_configuration).map_err(|reason| match reason {
         GgufError::Read(cause) => CheckpointError::reading(path, cause),
         reason => CheckpointError::Gguf { path: path.to_owned(), reason },
     })?;
-    let hash = hashed.hasher.finalize();
+    let hash = hashed.finish();
     // The name is not hashed, as a model in one file is often renamed.
     identity.update(&len.to_le_bytes()).update(&read.len.to_le_bytes()).update(hash.as_bytes());
     let data = read.tensors.first().map_or(len, |tensor| tensor.offset);
@@ -156,16 +159,40 @@ fn read_header(
     Ok((FileFacts { len, header: (read.len, hash) }, read))
 }
 
-/// Reader that hashes its input.
+/// Reader that hashes its input. Headers are read a few bytes at a time, which the hash would take
+/// longer for than for many at once.
 struct Hashed<R> {
     from: R,
     hasher: blake3::Hasher,
+    /// Bytes that were read and not hashed yet.
+    pending: Vec<u8>,
+}
+
+impl<R> Hashed<R> {
+    fn new(from: R) -> Hashed<R> {
+        Hashed { from, hasher: blake3::Hasher::new(), pending: Vec::with_capacity(HASHED) }
+    }
+
+    /// The hash of all that was read.
+    fn finish(mut self) -> blake3::Hash {
+        self.hasher.update(&self.pending);
+        self.hasher.finalize()
+    }
 }
 
 impl<R: Read> Read for Hashed<R> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         let n = self.from.read(to)?;
-        self.hasher.update(&to[..n]);
+        if self.pending.len() + n > HASHED {
+            self.hasher.update(&self.pending);
+            self.pending.clear();
+        }
+        match n {
+            ..=HASHED => self.pending.extend_from_slice(&to[..n]),
+            _ => {
+                self.hasher.update(&to[..n]);
+            }
+        }
         Ok(n)
     }
 }

@@ -89,6 +89,26 @@ fn unwanted_texts_and_lists_are_not_kept() {
 }
 
 #[test]
+fn lists_are_decoded_where_they_lie() {
+    let header = good().header();
+    let lists = Gguf::lists(&header, |key| key != "toy.flag").unwrap();
+    assert_eq!(lists.keys().collect::<Vec<_>>(), ["toy.windows", "toy.words"]);
+    let windows = &lists["toy.windows"];
+    let numbers: Vec<_> = windows.numbers().unwrap().map(Result::unwrap).collect();
+    assert_eq!(numbers, [1, -2, 3].map(Value::Int));
+    assert!(windows.texts().is_none());
+    let words = &lists["toy.words"];
+    let texts: Vec<_> = words.texts().unwrap().map(Result::unwrap).collect();
+    assert_eq!((texts, words.count()), (vec!["a", "", "é"], 3));
+    assert!(words.numbers().is_none());
+    assert!(Gguf::lists(&header, |key| key == "toy.words").unwrap().len() == 1);
+    let odd = key(9, &list(8, 1, &[1, 0, 0, 0, 0, 0, 0, 0, 0xff]));
+    let odd = Gguf::lists(&odd, |key| key == "x").unwrap();
+    assert!(matches!(odd["x"].texts().unwrap().next(), Some(Err(GgufError::Text))));
+    assert!(Gguf::lists(&header[..60], |_| true).is_err());
+}
+
+#[test]
 fn hostile_headers() {
     const MOST: u64 = 1 << 22;
     let claims = |tensors: u64, keys: u64| {
