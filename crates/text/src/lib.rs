@@ -45,7 +45,10 @@ pub use generation::{
     Generation, GenerationError, GenerationOptions, Sampling, SettingOf, SettingOrigin,
 };
 pub use noise::SAMPLER;
-pub use reply::{ReplyFormat, ReplyPart, ReplyReader, ReplyStage, ToolCall, ToolSchemas};
+pub use reply::{
+    ArgumentForm, ArgumentTags, ReplyFormat, ReplyPart, ReplyReader, ReplyStage, ToolCall,
+    ToolSchemas,
+};
 pub use rng::SplitMix64;
 pub use sampler::{SampleError, Sampler};
 pub use stop::StopStrings;
