@@ -33,7 +33,8 @@ use crate::requests::RequestOrigin;
 use crate::route::{Route, RouteFields};
 use crate::sizes::TOLD;
 use crate::{
-    access, anthropic, chat, completions, cors, events, info, ollama, openapi, prepared, responses,
+    access, anthropic, chat, completions, cors, events, infill, info, ollama, openapi,
+    prepared, responses,
 };
 
 /// Time between two checks for the end of the server.
@@ -225,6 +226,7 @@ const DELETE: &str = "delete";
 const CHAT: RouteFields = RouteFields::All(|| chat::fields().to_vec());
 const RENDERED: RouteFields = RouteFields::Own(|| chat::fields()[..1].to_vec());
 const COMPLETION: RouteFields = RouteFields::All(|| completions::fields().to_vec());
+const INFILL: RouteFields = RouteFields::All(|| infill::fields().to_vec());
 const MESSAGE: RouteFields = RouteFields::All(|| anthropic::fields().to_vec());
 const COUNTED: RouteFields = RouteFields::Own(|| anthropic::fields().to_vec());
 const RESPONSE: RouteFields = RouteFields::All(|| responses::fields().to_vec());
@@ -237,7 +239,7 @@ const DETOKENIZE: RouteFields = RouteFields::Own(|| vec![info::detokenize_fields
 
 /// All endpoints, from which the router, logs and `/openapi.json` are derived.
 #[rustfmt::skip]
-pub(crate) static ROUTES: [Route; 40] = [
+pub(crate) static ROUTES: [Route; 42] = [
     Route::new(GET, "/", "a page about the server", || get(page)),
     Route::new(GET, "/page.css", "styles of the page", || get(styles)),
     Route::new(GET, "/page.js", "program of the page", || get(program)),
@@ -258,6 +260,8 @@ pub(crate) static ROUTES: [Route; 40] = [
     Route::new(POST, "/detokenize", "token ids to text", || post(detokenize)).with(DETOKENIZE),
     Route::new(POST, "/apply-template", "a chat as the text that the model gets", || post(apply_template)).with(RENDERED),
     Route::new(POST, "/v1/completions", "continue texts", || post(completion)).with(COMPLETION),
+    Route::new(POST, "/completion", "continue a text, in the form of llama.cpp", || post(continued)).with(COMPLETION),
+    Route::new(POST, "/infill", "fill in a text before a suffix, in the form of llama.cpp", || post(fill)).with(INFILL),
     Route::new(POST, "/v1/chat/completions", "answer a chat", || post(chat)).with(CHAT),
     Route::new(POST, "/chat/completions", "the same", || post(chat)).with(CHAT),
     Route::new(POST, "/v1/responses", "answer a chat in the form of OpenAI's Responses", || post(response)).with(RESPONSE),
@@ -393,6 +397,14 @@ async fn apply_template(State(app): AppState, request: In) -> Out {
 
 async fn completion(State(app): AppState, request: In) -> Out {
     prepared::texts(app, request, Dialect::OpenAi, completions::prepare).await
+}
+
+async fn continued(State(app): AppState, request: In) -> Out {
+    prepared::texts(app, request, Dialect::OpenAi, infill::continued).await
+}
+
+async fn fill(State(app): AppState, request: In) -> Out {
+    prepared::texts(app, request, Dialect::OpenAi, infill::prepare).await
 }
 
 async fn chat(State(app): AppState, request: In) -> Out {

@@ -34,6 +34,7 @@ mod explained;
 mod failure;
 mod fields;
 mod http;
+mod infill;
 mod info;
 mod items;
 mod kept;

@@ -10,7 +10,7 @@ use crate::route::{Route, RouteFields};
 
 /// Types of fields, with their descriptions. A field that interfaces read differently has any type.
 #[rustfmt::skip]
-const KINDS: [(&str, &str, &str); 76] = [
+const KINDS: [(&str, &str, &str); 80] = [
     ("add_generation_prompt", "boolean", "end the prompt with the beginning of an answer"),
     ("add_special", "boolean", "add the special tokens of a text"),
     ("add_special_tokens", "boolean", "add the special tokens of a text"),
@@ -34,6 +34,9 @@ const KINDS: [(&str, &str, &str); 76] = [
     ("images", "array", "refused unless empty"),
     ("include", "array", "more parts of the answer; none is supported"),
     ("input", "any", "the conversation: a text, or a list of items"),
+    ("input_extra", "array", "files that come first: `text` and `filename` of each"),
+    ("input_prefix", "string", "the text before the answer"),
+    ("input_suffix", "string", "the text after the answer"),
     ("instructions", "string", "the system's message"),
     ("json_schema", "any", "structured output: a JSON schema"),
     ("keep_alive", "any", "ignored: the model stays loaded"),
@@ -64,6 +67,7 @@ const KINDS: [(&str, &str, &str); 76] = [
     ("repetition_penalty", "number", "factor for the logits of tokens that came before"),
     ("response_format", "object", "structured output"),
     ("return_progress", "boolean", "tell the progress of the prompt in a stream"),
+    ("samplers", "array", "ignored"),
     ("seed", "integer", "the same seed gives the same text"),
     ("stop", "any", "a text or texts before which the answer ends"),
     ("stop_sequences", "any", "the same as stop"),
@@ -71,7 +75,7 @@ const KINDS: [(&str, &str, &str); 76] = [
     ("stream", "boolean", "send events as the answer is made"),
     ("stream_options", "object", "`include_usage`"),
     ("structured_outputs", "object", "structured output"),
-    ("suffix", "string", "refused unless empty"),
+    ("suffix", "string", "the text after the answer, for models that fill in"),
     ("system", "any", "the system's message"),
     ("temperature", "number", "0 for the likeliest token"),
     ("template", "string", "refused unless empty"),

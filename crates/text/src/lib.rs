@@ -28,6 +28,7 @@ pub mod gguf;
 #[cfg(feature = "grammar")]
 pub mod grammar;
 mod guard;
+mod infill;
 mod noise;
 mod reply;
 mod rng;
@@ -44,6 +45,7 @@ pub use detokenize::{Detokenizer, Position};
 pub use generation::{
     Generation, GenerationError, GenerationOptions, Sampling, SettingOf, SettingOrigin,
 };
+pub use infill::{Infill, InfillFile};
 pub use noise::SAMPLER;
 pub use reply::{
     ArgumentForm, ArgumentTags, ReplyFormat, ReplyPart, ReplyReader, ReplyStage, ToolCall,

@@ -7,6 +7,7 @@ mod client;
 mod completions;
 mod events;
 mod gauges;
+mod infill;
 mod interfaces;
 mod kept;
 mod kv;

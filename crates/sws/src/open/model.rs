@@ -17,7 +17,7 @@ use sws_model::{ConfigError, InvalidConfig, ModelSpec, check_tokens};
 use sws_store::{NVMeWeightStore, ReaderKind, StoreOptions, Supply, SystemMemory, user_cache};
 use sws_text::gguf::{tokenizer_config_json, tokenizer_json, tokenizer_memory};
 use sws_text::{
-    ChatTemplate, Generation, GenerationError, GenerationOptions, Tokenizer, TokenizerError,
+    ChatTemplate, Generation, GenerationError, GenerationOptions, Infill, Tokenizer, TokenizerError,
 };
 use tracing::info;
 
@@ -223,6 +223,12 @@ impl Model {
         })?;
         tokenizer.limit(self.spec().vocab).map_err(|e| self.error_of(file, e))?;
         Ok(Some(tokenizer))
+    }
+
+    /// The tokens with which texts between a prefix and a suffix are filled in, if the model has
+    /// such tokens.
+    pub fn infill(&self, tokenizer: &Tokenizer) -> Option<Infill> {
+        Infill::of(tokenizer, &self.0.config.entries)
     }
 
     /// Resolves `options` against the defaults in the model's files.
