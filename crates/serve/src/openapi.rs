@@ -10,7 +10,7 @@ use crate::route::{Route, RouteFields};
 
 /// Types of fields, with their descriptions. A field that interfaces read differently has any type.
 #[rustfmt::skip]
-const KINDS: [(&str, &str, &str); 80] = [
+const KINDS: [(&str, &str, &str); 85] = [
     ("add_generation_prompt", "boolean", "end the prompt with the beginning of an answer"),
     ("add_special", "boolean", "add the special tokens of a text"),
     ("add_special_tokens", "boolean", "add the special tokens of a text"),
@@ -20,6 +20,11 @@ const KINDS: [(&str, &str, &str); 80] = [
     ("content", "string", "the text"),
     ("context", "array", "ignored: tokens of an earlier answer"),
     ("continue_final_message", "boolean", "only false is supported"),
+    ("dry_allowed_length", "integer", "repeated tokens from which on DRY has a penalty"),
+    ("dry_base", "number", "growth of the penalty of DRY with each repeated token"),
+    ("dry_multiplier", "number", "penalty of DRY for tokens that would continue a repetition; 0 for none"),
+    ("dry_penalty_last_n", "integer", "last tokens that DRY searches; -1 for all"),
+    ("dry_sequence_breakers", "array", "texts over which no repetition reaches"),
     ("echo", "boolean", "make the prompt a part of the answer"),
     ("format", "any", "structured output: `json`, or a JSON schema"),
     ("frequency_penalty", "number", "penalty of a token for each time that it came before"),

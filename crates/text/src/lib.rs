@@ -23,6 +23,7 @@
 mod chat;
 mod constraint;
 mod detokenize;
+mod dry;
 mod generation;
 pub mod gguf;
 #[cfg(feature = "grammar")]
@@ -42,6 +43,7 @@ pub use chat::{
 };
 pub use constraint::{Constraint, ConstraintError, TokenMask};
 pub use detokenize::{Detokenizer, Position};
+pub use dry::{Dry, DryOptions};
 pub use generation::{
     Generation, GenerationError, GenerationOptions, Sampling, SettingOf, SettingOrigin,
 };
