@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use sws::{
-    Activations, BatchRequest, Cancel, Defaults, GenerationOptions, LoadedModel, Needs, TextCodec,
-    Warning,
+    Activations, BatchRequest, Cancel, Defaults, GenerationOptions, LoadedModel, Needs, Pooling,
+    TextCodec, Warning,
 };
 use sws_engine::{Gauge, Plan};
 use sws_format::Clock;
@@ -91,6 +91,8 @@ pub(crate) struct ServedIdentity {
     pub(crate) kv: KvPrecision,
     /// Kind of activations of products.
     pub(crate) activations: Activations,
+    /// How texts become vectors, if the model was made for that.
+    pub(crate) pooling: Option<Pooling>,
     /// Reasons why the result differs from that of the published weights.
     pub(crate) lossy: Vec<String>,
 }
@@ -164,6 +166,7 @@ impl App {
                 ),
                 kv: model.kv(),
                 activations: model.activations(),
+                pooling: model.model().pooling()?,
                 lossy: lossy.map(Warning::to_string).collect(),
             },
         };

@@ -217,6 +217,7 @@ pub(crate) fn completion_texts(
                 constraint: constraint.clone(),
                 ranks: logprobs.map(|top| top as usize),
                 prompt_ranks,
+                pooling: None,
                 witness: None,
                 short_lived: false,
                 owner: 0,

@@ -33,7 +33,7 @@ use crate::requests::RequestOrigin;
 use crate::route::{Route, RouteFields};
 use crate::sizes::TOLD;
 use crate::{
-    access, anthropic, chat, completions, cors, events, infill, info, ollama, openapi,
+    access, anthropic, chat, completions, cors, embeddings, events, infill, info, ollama, openapi,
     prepared, responses,
 };
 
@@ -232,6 +232,8 @@ const COUNTED: RouteFields = RouteFields::Own(|| anthropic::fields().to_vec());
 const RESPONSE: RouteFields = RouteFields::All(|| responses::fields().to_vec());
 const OLLAMA_CHAT: RouteFields = RouteFields::Own(ollama::chat_fields);
 const GENERATE: RouteFields = RouteFields::Own(ollama::generate_fields);
+const EMBEDDINGS: RouteFields = RouteFields::Own(embeddings::fields);
+const EMBED: RouteFields = RouteFields::Own(embeddings::ollama_fields);
 const SHOW: RouteFields = RouteFields::Own(ollama::show_fields);
 const COUNTED_RESPONSE: RouteFields = RouteFields::Own(|| responses::fields().to_vec());
 const TOKENIZE: RouteFields = RouteFields::Own(|| vec![info::tokenize_fields()]);
@@ -270,15 +272,15 @@ pub(crate) static ROUTES: [Route; 42] = [
     Route::new(DELETE, "/v1/responses/{id}", "forget a response", || delete(delete_response)),
     Route::new(POST, "/v1/messages", "answer a chat in Anthropic's form", || post(message)).with(MESSAGE),
     Route::new(POST, "/v1/messages/count_tokens", "count the tokens of a chat", || post(count)).with(COUNTED),
-    Route::new(POST, "/v1/embeddings", "refused: this server makes none", || post(embeddings)),
+    Route::new(POST, "/v1/embeddings", "texts as vectors, with a model made for that", || post(embeddings)).with(EMBEDDINGS),
     Route::new(GET, "/api/version", "the version, in the form of Ollama", || get(ollama_version)),
     Route::new(GET, "/api/tags", "the model", || get(ollama_tags)),
     Route::new(GET, "/api/ps", "the model and its memory", || get(ollama_running)),
     Route::new(POST, "/api/show", "facts about the model", || post(ollama_show)).with(SHOW),
     Route::new(POST, "/api/chat", "answer a chat in Ollama's form", || post(ollama_chat)).with(OLLAMA_CHAT),
     Route::new(POST, "/api/generate", "answer a prompt in Ollama's form", || post(ollama_generate)).with(GENERATE),
-    Route::new(POST, "/api/embed", "refused: this server makes no embeddings", || post(embeddings)),
-    Route::new(POST, "/api/embeddings", "refused: this server makes none", || post(embeddings)),
+    Route::new(POST, "/api/embed", "texts as vectors, in Ollama's form", || post(embed)).with(EMBED),
+    Route::new(POST, "/api/embeddings", "the same for one prompt", || post(embed)).with(EMBED),
     Route::new(POST, "/api/pull", "refused: `sws pull` downloads models", || post(ollama_models)),
     Route::new(POST, "/api/create", "refused: `sws shard` makes models", || post(ollama_models)),
     Route::new(DELETE, "/api/delete", "refused: `sws rm` removes models", || delete(ollama_models)),
@@ -472,8 +474,12 @@ async fn ollama_models() -> Out {
     Failure::not_offered(message).response()
 }
 
-async fn embeddings() -> Out {
-    Failure::not_offered("embeddings are not supported").response()
+async fn embeddings(State(app): AppState, request: In) -> Out {
+    prepared::texts(app, request, Dialect::OpenAi, embeddings::prepare).await
+}
+
+async fn embed(State(app): AppState, request: In) -> Out {
+    prepared::texts(app, request, Dialect::Ollama, embeddings::embed).await
 }
 
 async fn no_route() -> Out {

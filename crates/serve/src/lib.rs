@@ -29,6 +29,7 @@ mod config;
 mod cors;
 mod cost;
 mod counts;
+mod embeddings;
 mod events;
 mod explained;
 mod failure;

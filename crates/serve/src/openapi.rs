@@ -10,7 +10,7 @@ use crate::route::{Route, RouteFields};
 
 /// Types of fields, with their descriptions. A field that interfaces read differently has any type.
 #[rustfmt::skip]
-const KINDS: [(&str, &str, &str); 85] = [
+const KINDS: [(&str, &str, &str); 88] = [
     ("add_generation_prompt", "boolean", "end the prompt with the beginning of an answer"),
     ("add_special", "boolean", "add the special tokens of a text"),
     ("add_special_tokens", "boolean", "add the special tokens of a text"),
@@ -20,12 +20,14 @@ const KINDS: [(&str, &str, &str); 85] = [
     ("content", "string", "the text"),
     ("context", "array", "ignored: tokens of an earlier answer"),
     ("continue_final_message", "boolean", "only false is supported"),
+    ("dimensions", "integer", "number of first numbers of a vector to keep"),
     ("dry_allowed_length", "integer", "repeated tokens from which on DRY has a penalty"),
     ("dry_base", "number", "growth of the penalty of DRY with each repeated token"),
     ("dry_multiplier", "number", "penalty of DRY for tokens that would continue a repetition; 0 for none"),
     ("dry_penalty_last_n", "integer", "last tokens that DRY searches; -1 for all"),
     ("dry_sequence_breakers", "array", "texts over which no repetition reaches"),
     ("echo", "boolean", "make the prompt a part of the answer"),
+    ("encoding_format", "string", "`float` or `base64`"),
     ("format", "any", "structured output: `json`, or a JSON schema"),
     ("frequency_penalty", "number", "penalty of a token for each time that it came before"),
     ("function_call", "any", "the choice among functions"),
@@ -38,7 +40,7 @@ const KINDS: [(&str, &str, &str); 85] = [
     ("ignore_eos", "boolean", "continue after the end-of-text token"),
     ("images", "array", "refused unless empty"),
     ("include", "array", "more parts of the answer; none is supported"),
-    ("input", "any", "the conversation: a text, or a list of items"),
+    ("input", "any", "the conversation: a text, or a list of items; or texts, as text or as tokens"),
     ("input_extra", "array", "files that come first: `text` and `filename` of each"),
     ("input_prefix", "string", "the text before the answer"),
     ("input_suffix", "string", "the text after the answer"),
@@ -93,6 +95,7 @@ const KINDS: [(&str, &str, &str); 85] = [
     ("top_k", "integer", "number of the likeliest tokens that are drawn from"),
     ("top_logprobs", "integer", "number of likeliest tokens beside each"),
     ("top_p", "number", "share of the probability that is drawn from"),
+    ("truncate", "boolean", "ignored: texts that are too long are refused"),
     ("verbose", "boolean", "ignored"),
     ("with_pieces", "boolean", "the text of each token beside its id"),
     ("x_sws", "object", "`certificate`: true for the certificate of the answer"),

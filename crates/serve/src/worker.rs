@@ -115,7 +115,7 @@ impl Worker<'_> {
         loop {
             self.settle_structured(batch);
             let has_room = |job: &QueuedText| {
-                batch.has_room(job.text.prompt_ranks)
+                batch.has_room(job.text.is_scored())
                     && (job.text.constraint.is_none() || self.has_room_for_structured())
             };
             match self.app.queue.next(false, has_room) {
@@ -131,7 +131,7 @@ impl Worker<'_> {
             if self.store(batch) {
                 continue;
             }
-            let next = self.app.queue.next(true, |job| batch.has_room(job.text.prompt_ranks));
+            let next = self.app.queue.next(true, |job| batch.has_room(job.text.is_scored()));
             if let Some(follower) = &mut self.follower {
                 // Time without texts does not count as a cost.
                 follower.step();
@@ -279,6 +279,7 @@ impl Worker<'_> {
                 Happened::Prompt(progress)
             }
             Event::Ranked(ranks) => Happened::Ranked(ranks),
+            Event::Pooled(vector) => Happened::Pooled(vector),
             Event::Resumed(pieces) => {
                 running.entry.made.add(pieces.len() as u64);
                 running.first = Some(now);

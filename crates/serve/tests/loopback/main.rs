@@ -5,6 +5,7 @@ mod cancel;
 mod chats;
 mod client;
 mod completions;
+mod embeddings;
 mod events;
 mod gauges;
 mod infill;

@@ -333,8 +333,15 @@ impl Model {
         self.beside(name)
     }
 
+    /// The value of a key of the model's architecture in its GGUF file.
+    pub(crate) fn key_of_architecture(&self, key: &str) -> Option<u64> {
+        let entries = &self.0.config.entries;
+        let architecture = entries.get("general.architecture")?.as_str()?;
+        entries.get(&format!("{architecture}.{key}"))?.as_u64()
+    }
+
     /// Reads and verifies a small file of the model. `None` if it is absent and need not exist.
-    fn beside(&self, name: &str) -> Result<Option<Vec<u8>>> {
+    pub(crate) fn beside(&self, name: &str) -> Result<Option<Vec<u8>>> {
         if let Some(path) = &self.0.embedding {
             let checkpoint = open_checkpoint(path, self.0.cache.as_deref())?;
             if checkpoint.fingerprint() != self.manifest().model.fingerprint {
