@@ -244,6 +244,7 @@ fn text(
         constraint: None,
         ranks: None,
         prompt_ranks: false,
+        pooling: None,
         witness: None,
         short_lived: false,
         owner: client as u64,

@@ -107,6 +107,7 @@ impl Text {
             constraint: None,
             ranks: (self.ranked || self.certified).then_some(0),
             prompt_ranks: false,
+            pooling: None,
             witness: self
                 .certified
                 .then(|| Arc::new(Mutex::new(Witness::new(model.spec(), &self.prompt)))),

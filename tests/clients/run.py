@@ -19,6 +19,7 @@ import typing
 from pathlib import Path
 
 import anthropic
+import llama_server
 import model
 import openai
 import pydantic
@@ -358,6 +359,8 @@ def main() -> None:
             print("structured output: as it should")
             check_demanded_calls(url)
             print("demanded calls: as they should")
+            llama_server.check(url)
+            print("llama.cpp's cases: as they should")
             for client, check in (CLIENTS | installed).items():
                 check(url)
                 print(f"{client} {importlib.metadata.version(client)}: as it should")

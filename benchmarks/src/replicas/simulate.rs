@@ -379,6 +379,7 @@ fn continuation(texts: &Texts, text: usize, number: usize) -> BatchRequest {
         constraint: None,
         ranks: None,
         prompt_ranks: false,
+        pooling: None,
         witness: None,
         short_lived: false,
         owner: number as u64,

@@ -29,7 +29,8 @@ pub trait CausalLm: Send {
         observer: &mut dyn Observer,
     ) -> Result<&[f32], ForwardError>;
 
-    /// Like [`observed`](Self::observed), but passes the logits of every position to the observer.
+    /// Like [`observed`](Self::observed), but passes the logits of every position to the observer, or
+    /// the final states if it [takes](Observer::takes_states) those.
     fn score(&mut self, tokens: &[u32], observer: &mut dyn Observer) -> Result<(), ForwardError>;
 
     /// Continues the sequence; returns the `vocab` logits of the next token.

@@ -53,6 +53,16 @@ pub trait Observer: Send {
         Ok(())
     }
 
+    /// True if the final states of a scored sequence are wanted in place of its logits.
+    fn takes_states(&self) -> bool {
+        false
+    }
+
+    /// The final states [tokens, width] of the next tokens of a scored sequence, behind the final norm.
+    fn states(&mut self, width: usize, states: &[f32]) {
+        let _ = (width, states);
+    }
+
     /// The logits [tokens, vocab] of the tokens at the positions from `first` on.
     fn logits(&mut self, first: usize, logits: &[f32]) {
         let _ = (first, logits);

@@ -178,7 +178,8 @@ impl<S: PassSource> Sequences<S> {
         Ok(())
     }
 
-    /// Like [`continue_one`](Self::continue_one), but passes the logits of every position to the observer.
+    /// Like [`continue_one`](Self::continue_one), but passes the logits of every position to the observer, or
+    /// the final states if it [takes](Observer::takes_states) those.
     pub fn score(
         &mut self,
         sequence: usize,
@@ -189,7 +190,12 @@ impl<S: PassSource> Sequences<S> {
         for tokens in tokens.chunks(self.chunk) {
             let first = self.state.len(sequence);
             self.layers(&[Chunk { sequence, tokens }], observer)?;
-            observer.logits(first, self.behind(LogitRows::All)?);
+            if observer.takes_states() {
+                let states = self.model.final_states(&mut self.state, &mut self.source)?;
+                observer.states(self.model.spec().hidden, states);
+            } else {
+                observer.logits(first, self.behind(LogitRows::All)?);
+            }
         }
         Ok(())
     }

@@ -138,6 +138,7 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
         constraint,
         ranks: None,
         prompt_ranks: false,
+        pooling: None,
         witness: None,
         short_lived: false,
         owner: 0,

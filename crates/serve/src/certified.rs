@@ -45,9 +45,10 @@ impl Certified {
                 "a certificate is of one text; ask for one prompt, with n = 1",
             ));
         };
-        if text.constraint.is_some() || !text.bias.is_empty() || text.prompt_ranks {
+        let has_dry = text.generation.sampling.dry.is_some();
+        if text.constraint.is_some() || !text.bias.is_empty() || text.prompt_ranks || has_dry {
             return Err(uncertified(
-                "a certificate is of a text without structure, logit_bias or echo with logprobs; leave those out",
+                "a certificate is of a text without structure, logit_bias, DRY or echo with logprobs; leave those out",
             ));
         }
         let spec = served.model.spec();

@@ -156,6 +156,7 @@ impl ChatTexts {
             constraint: constraint.clone(),
             ranks,
             prompt_ranks: false,
+            pooling: None,
             witness: None,
             short_lived: false,
             owner: 0,

@@ -14,6 +14,7 @@ use crate::app::App;
 use crate::certified::certified;
 use crate::failure::Failure;
 use crate::fields::{Fields, RANKS, SamplingFields, entries, parse};
+use crate::infill::{end_at_marks, infill, prompt_tokens};
 use crate::known::check_names;
 use crate::messages::encoded;
 use crate::names::names;
@@ -168,11 +169,12 @@ pub(crate) fn completion_texts(
     body: &[u8],
 ) -> Result<CompletionTexts, Failure> {
     check_names(app, body, &fields())?;
-    let sampling = parse::<Fields>(body)?.of_a_text(app, served, NEW_TOKENS)?;
+    let mut sampling = parse::<Fields>(body)?.of_a_text(app, served, NEW_TOKENS)?;
     let CompletionRequest { prompt, echo, logprobs, suffix, best_of, add_special_tokens } =
         parse(body)?;
-    if suffix.is_some_and(|suffix| !suffix.is_empty()) {
-        return Err(Failure::unsupported("suffix", "filling in before a suffix is not supported"));
+    let suffix = suffix.filter(|suffix| !suffix.is_empty());
+    if suffix.is_some() {
+        end_at_marks(&mut sampling.generation, &infill(served, "suffix")?);
     }
     if best_of.is_some_and(|best| best != sampling.n) {
         return Err(Failure::unsupported("best_of", "best_of is supported only if it equals n"));
@@ -204,7 +206,7 @@ pub(crate) fn completion_texts(
     let mut choices = Vec::new();
     let mut total = 0;
     for prompt in prompts {
-        let (tokens, echoed) = tokens(served, prompt, special, echo)?;
+        let (tokens, echoed) = tokens(served, prompt, suffix.as_deref(), special, echo)?;
         total += tokens.len();
         for number in 0..sampling.n {
             choices.push(UnsentText::new(&tokens, &echoed, prompt_ranks, served));
@@ -216,6 +218,7 @@ pub(crate) fn completion_texts(
                 constraint: constraint.clone(),
                 ranks: logprobs.map(|top| top as usize),
                 prompt_ranks,
+                pooling: None,
                 witness: None,
                 short_lived: false,
                 owner: 0,
@@ -234,11 +237,19 @@ pub(crate) fn completion_texts(
 fn tokens(
     served: &Served,
     prompt: CompletionPrompt,
+    suffix: Option<&str>,
     special: bool,
     echo: bool,
 ) -> Result<(Vec<u32>, String), Failure> {
     let (tokens, text) = match prompt {
-        CompletionPrompt::Text(text) => (encoded(served, &text, special)?, text),
+        CompletionPrompt::Text(text) => match suffix {
+            Some(suffix) => (prompt_tokens(served, "suffix", &text, suffix, &[])?, text),
+            None => (encoded(served, &text, special)?, text),
+        },
+        CompletionPrompt::Tokens(_) if suffix.is_some() => {
+            let message = "a prompt before a suffix is a text; send it as one";
+            return Err(Failure::field("prompt", message));
+        }
         CompletionPrompt::Tokens(tokens) => {
             let tokenizer = served.text.tokenizer().filter(|_| echo);
             let text = tokenizer.map_or(String::new(), |known| known.decode(&tokens, false));

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
 use sws::GenerationOptions;
-use sws_text::{ChatTemplate, Generation, GenerationError};
+use sws_text::{ChatTemplate, DryOptions, Generation, GenerationError};
 
 use crate::app::App;
 use crate::failure::{Failure, shortened};
@@ -47,6 +47,11 @@ pub(crate) struct Fields {
     repetition_penalty: Option<f32>,
     /// Repetition penalty, in the spelling of llama.cpp.
     repeat_penalty: Option<f32>,
+    dry_multiplier: Option<f32>,
+    dry_base: Option<f32>,
+    dry_allowed_length: Option<i64>,
+    dry_penalty_last_n: Option<i64>,
+    dry_sequence_breakers: Option<Many<String>>,
     seed: Option<i64>,
     stop: Option<OneOrMany<String>>,
     stop_sequences: Option<OneOrMany<String>>,
@@ -192,6 +197,13 @@ impl Fields {
             Some(..0) => None,
             Some(tokens) => usize::try_from(tokens).ok(),
         };
+        let dry = DryOptions {
+            multiplier: self.dry_multiplier,
+            base: self.dry_base,
+            allowed_length: count("dry_allowed_length", self.dry_allowed_length, 0)?,
+            last_tokens: count("dry_penalty_last_n", self.dry_penalty_last_n, -1)?,
+            breakers: self.dry_sequence_breakers.map(|breakers| breakers.0),
+        };
         let options = GenerationOptions {
             temperature: self.temperature,
             top_k,
@@ -200,6 +212,7 @@ impl Fields {
             repetition_penalty: self.repetition_penalty.or(self.repeat_penalty),
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
+            dry,
             seed: self.seed.map(|seed| seed as u64),
             max_new_tokens,
             stop,
@@ -244,6 +257,16 @@ impl SamplingFields {
         let mut generation = self.generation.clone();
         generation.sampling.seed = generation.sampling.seed.wrapping_add(number as u64);
         generation
+    }
+}
+
+/// A number of tokens, of which -1 means all if it is allowed.
+fn count(name: &str, given: Option<i64>, least: i64) -> Result<Option<usize>, Failure> {
+    match given {
+        Some(given) if given < least => {
+            Err(Failure::field(name, format!("{name} is {given}, and must be at least {least}")))
+        }
+        given => Ok(given.and_then(|given| usize::try_from(given).ok())),
     }
 }
 

@@ -35,8 +35,8 @@ use crate::route::{Route, RouteFields};
 use crate::served::Served;
 use crate::sizes::TOLD;
 use crate::{
-    access, anthropic, chat, completions, cors, events, info, metrics, ollama, openapi, prepared,
-    responses,
+    access, anthropic, chat, completions, cors, embeddings, events, infill, info, metrics, ollama,
+    openapi, prepared, responses,
 };
 
 /// Time between two checks for the end of the server.
@@ -228,11 +228,14 @@ const DELETE: &str = "delete";
 const CHAT: RouteFields = RouteFields::All(|| chat::fields().to_vec());
 const RENDERED: RouteFields = RouteFields::Own(|| chat::fields()[..1].to_vec());
 const COMPLETION: RouteFields = RouteFields::All(|| completions::fields().to_vec());
+const INFILL: RouteFields = RouteFields::All(|| infill::fields().to_vec());
 const MESSAGE: RouteFields = RouteFields::All(|| anthropic::fields().to_vec());
 const COUNTED: RouteFields = RouteFields::Own(|| anthropic::fields().to_vec());
 const RESPONSE: RouteFields = RouteFields::All(|| responses::fields().to_vec());
 const OLLAMA_CHAT: RouteFields = RouteFields::Own(ollama::chat_fields);
 const GENERATE: RouteFields = RouteFields::Own(ollama::generate_fields);
+const EMBEDDINGS: RouteFields = RouteFields::Own(embeddings::fields);
+const EMBED: RouteFields = RouteFields::Own(embeddings::ollama_fields);
 const SHOW: RouteFields = RouteFields::Own(ollama::show_fields);
 const COUNTED_RESPONSE: RouteFields = RouteFields::Own(|| responses::fields().to_vec());
 const TOKENIZE: RouteFields = RouteFields::Own(|| vec![info::tokenize_fields()]);
@@ -240,7 +243,7 @@ const DETOKENIZE: RouteFields = RouteFields::Own(|| vec![info::detokenize_fields
 
 /// All endpoints, from which the router, logs and `/openapi.json` are derived.
 #[rustfmt::skip]
-pub(crate) static ROUTES: [Route; 40] = [
+pub(crate) static ROUTES: [Route; 42] = [
     Route::new(GET, "/", "a page about the server", || get(page)),
     Route::new(GET, "/page.css", "styles of the page", || get(styles)),
     Route::new(GET, "/page.js", "program of the page", || get(program)),
@@ -261,6 +264,8 @@ pub(crate) static ROUTES: [Route; 40] = [
     Route::new(POST, "/detokenize", "token ids to text", || post(detokenize)).with(DETOKENIZE),
     Route::new(POST, "/apply-template", "a chat as the text that the model gets", || post(apply_template)).with(RENDERED),
     Route::new(POST, "/v1/completions", "continue texts", || post(completion)).with(COMPLETION),
+    Route::new(POST, "/completion", "continue a text, in the form of llama.cpp", || post(continued)).with(COMPLETION),
+    Route::new(POST, "/infill", "fill in a text before a suffix, in the form of llama.cpp", || post(fill)).with(INFILL),
     Route::new(POST, "/v1/chat/completions", "answer a chat", || post(chat)).with(CHAT),
     Route::new(POST, "/chat/completions", "the same", || post(chat)).with(CHAT),
     Route::new(POST, "/v1/responses", "answer a chat in the form of OpenAI's Responses", || post(response)).with(RESPONSE),
@@ -269,15 +274,15 @@ pub(crate) static ROUTES: [Route; 40] = [
     Route::new(DELETE, "/v1/responses/{id}", "forget a response", || delete(delete_response)),
     Route::new(POST, "/v1/messages", "answer a chat in Anthropic's form", || post(message)).with(MESSAGE),
     Route::new(POST, "/v1/messages/count_tokens", "count the tokens of a chat", || post(count)).with(COUNTED),
-    Route::new(POST, "/v1/embeddings", "refused: this server makes none", || post(embeddings)),
+    Route::new(POST, "/v1/embeddings", "texts as vectors, with a model made for that", || post(embeddings)).with(EMBEDDINGS),
     Route::new(GET, "/api/version", "the version, in the form of Ollama", || get(ollama_version)),
     Route::new(GET, "/api/tags", "the models", || get(ollama_tags)),
     Route::new(GET, "/api/ps", "the loaded model and its memory", || get(ollama_running)),
     Route::new(POST, "/api/show", "facts about the model", || post(ollama_show)).with(SHOW),
     Route::new(POST, "/api/chat", "answer a chat in Ollama's form", || post(ollama_chat)).with(OLLAMA_CHAT),
     Route::new(POST, "/api/generate", "answer a prompt in Ollama's form", || post(ollama_generate)).with(GENERATE),
-    Route::new(POST, "/api/embed", "refused: this server makes no embeddings", || post(embeddings)),
-    Route::new(POST, "/api/embeddings", "refused: this server makes none", || post(embeddings)),
+    Route::new(POST, "/api/embed", "texts as vectors, in Ollama's form", || post(embed)).with(EMBED),
+    Route::new(POST, "/api/embeddings", "the same for one prompt", || post(embed)).with(EMBED),
     Route::new(POST, "/api/pull", "refused: `sws pull` downloads models", || post(ollama_models)),
     Route::new(POST, "/api/create", "refused: `sws shard` makes models", || post(ollama_models)),
     Route::new(DELETE, "/api/delete", "refused: `sws rm` removes models", || delete(ollama_models)),
@@ -398,6 +403,14 @@ async fn completion(State(app): AppState, request: In) -> Out {
     prepared::texts(app, request, Dialect::OpenAi, completions::prepare).await
 }
 
+async fn continued(State(app): AppState, request: In) -> Out {
+    prepared::texts(app, request, Dialect::OpenAi, infill::continued).await
+}
+
+async fn fill(State(app): AppState, request: In) -> Out {
+    prepared::texts(app, request, Dialect::OpenAi, infill::prepare).await
+}
+
 async fn chat(State(app): AppState, request: In) -> Out {
     prepared::texts(app, request, Dialect::OpenAi, chat::prepare).await
 }
@@ -463,8 +476,12 @@ async fn ollama_models() -> Out {
     Failure::not_offered(message).response()
 }
 
-async fn embeddings() -> Out {
-    Failure::not_offered("embeddings are not supported").response()
+async fn embeddings(State(app): AppState, request: In) -> Out {
+    prepared::texts(app, request, Dialect::OpenAi, embeddings::prepare).await
+}
+
+async fn embed(State(app): AppState, request: In) -> Out {
+    prepared::texts(app, request, Dialect::Ollama, embeddings::embed).await
 }
 
 async fn no_route() -> Out {

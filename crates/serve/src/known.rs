@@ -20,7 +20,6 @@ const REFUSED: &[&str] = &[
     "chat_template",
     "conversation",
     "documents",
-    "dry_multiplier",
     "dynatemp_range",
     "echo",
     "grammar",

@@ -261,7 +261,7 @@ pub(crate) fn encoded(served: &Served, text: &str, special: bool) -> Result<Vec<
     served.tokenizer()?.encode(text, special).map_err(not_encoded)
 }
 
-fn not_encoded(error: TokenizerError) -> Failure {
+pub(crate) fn not_encoded(error: TokenizerError) -> Failure {
     match error {
         TokenizerError::Thread(_) | TokenizerError::Encode(_) => Failure::server(error.to_string()),
         _ => Failure::invalid(error.to_string()),

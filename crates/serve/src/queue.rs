@@ -35,6 +35,8 @@ pub(crate) enum Happened {
     Prompt(Progress),
     /// Probabilities of tokens of the prompt.
     Ranked(Vec<Rank>),
+    /// The vector of the text.
+    Pooled(Vec<f32>),
     /// An identical earlier text is resumed, with these pieces.
     Resumed(Vec<Piece>),
     /// The text has a new piece.
@@ -300,6 +302,7 @@ mod tests {
             constraint: None,
             ranks: None,
             prompt_ranks: false,
+            pooling: None,
             witness: None,
             short_lived: false,
             owner: 0,

@@ -376,6 +376,7 @@ pub(crate) fn prepare(
         constraint,
         ranks: None,
         prompt_ranks: false,
+        pooling: None,
         witness: None,
         short_lived: false,
         owner: 0,

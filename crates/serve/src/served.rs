@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use sws::{
-    Activations, Defaults, GenerationOptions, LoadedModel, Needs, PlannedModel, TextCodec, Warning,
+    Activations, Defaults, GenerationOptions, LoadedModel, Needs, PlannedModel, Pooling, TextCodec,
+    Warning,
 };
 use sws_engine::Plan;
 use sws_model::KvPrecision;
@@ -53,6 +54,8 @@ pub(crate) struct ServedIdentity {
     pub(crate) kv: KvPrecision,
     /// Kind of activations of products.
     pub(crate) activations: Activations,
+    /// How texts become vectors, if the model was made for that.
+    pub(crate) pooling: Option<Pooling>,
     /// Reasons why the result differs from that of the published weights.
     pub(crate) lossy: Vec<String>,
 }
@@ -136,6 +139,7 @@ impl Served {
         let fingerprint = format!("sws-{version}-{arithmetic}{rounded}-{short}");
         let format = text.template().map_or(ReplyFormat::default(), ReplyFormat::of);
         let defaults = model.defaults()?;
+        let pooling = model.pooling()?;
         let conversation = text.template().is_some();
         let thinks = text.template().is_some_and(ChatTemplate::thinks);
         let options = GenerationOptions { conversation, thinks, ..GenerationOptions::default() };
@@ -163,6 +167,7 @@ impl Served {
                 fingerprint,
                 kv,
                 activations,
+                pooling,
                 lossy,
             },
         })

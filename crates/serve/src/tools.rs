@@ -88,7 +88,7 @@ pub(crate) struct OfferedTools {
     pub(crate) tools: Option<Json>,
     /// `Some` if the answer must be a tool call: of the tool with this name, or of any tool.
     pub(crate) must: Option<Option<String>>,
-    /// The structure of the required tool call, if the model's format of tool calls contains JSON.
+    /// The structure of the required tool call.
     pub(crate) call: Option<Structure>,
 }
 
@@ -202,7 +202,7 @@ fn demanded(
         _ => None,
     };
     let name = name.or(only);
-    let Some(end) = served.format.call_end() else { return (Some(name), None) };
+    let Some((form, end)) = served.format.call_arguments() else { return (Some(name), None) };
     let mut options = Vec::new();
     for tool in known {
         let before = match &name {
@@ -215,7 +215,7 @@ fn demanded(
         };
         options.push(CallOption { before, schema: tool.schema, strict: tool.strict });
     }
-    (Some(name), Some(Structure::Calls { options, end: end.to_owned() }))
+    (Some(name), Some(Structure::Calls { options, form, end: end.to_owned() }))
 }
 
 /// A tool that the answer may have to call.
@@ -233,7 +233,8 @@ impl DemandedTool {
         let parameters = function.get_attr("function").ok()?.get_attr("parameters").ok();
         let schema = parameters.and_then(|parameters| serde_json::to_value(&parameters).ok());
         let schema = schema.filter(Value::is_object);
-        let mut schema = schema.unwrap_or_else(|| json!({"type": "object"}));
+        // A function without parameters has no arguments, as OpenAI says.
+        let mut schema = schema.unwrap_or_else(|| json!({"type": "object", "properties": {}}));
         close(&mut schema);
         Some(DemandedTool { name, schema, strict: is_strict(tool) })
     }

@@ -135,7 +135,7 @@ impl Worker<'_> {
         loop {
             self.settle_structured(batch);
             let has_room = |job: &QueuedText| {
-                batch.has_room(job.text.prompt_ranks)
+                batch.has_room(job.text.is_scored())
                     && (job.text.constraint.is_none() || self.has_room_for_structured())
             };
             match self.app.queue.next(self.turn(), TextWait::No, has_room) {
@@ -154,7 +154,7 @@ impl Worker<'_> {
             }
             let left = self.served.engine.left(self.clock.now());
             let wait = left.map_or(TextWait::Forever, TextWait::For);
-            let has_room = |job: &QueuedText| batch.has_room(job.text.prompt_ranks);
+            let has_room = |job: &QueuedText| batch.has_room(job.text.is_scored());
             let next = self.app.queue.next(self.turn(), wait, has_room);
             if let Some(follower) = &mut self.follower {
                 // Time without texts does not count as a cost.
@@ -312,6 +312,7 @@ impl Worker<'_> {
                 Happened::Prompt(progress)
             }
             Event::Ranked(ranks) => Happened::Ranked(ranks),
+            Event::Pooled(vector) => Happened::Pooled(vector),
             Event::Resumed(pieces) => {
                 running.entry.made.add(pieces.len() as u64);
                 running.first = Some(now);

@@ -12,6 +12,7 @@ use std::hash::{BuildHasher, RandomState};
 use serde::{Deserialize, Serialize};
 use sws_format::{Configuration, Value};
 
+use crate::{Dry, DryOptions};
 use settings::{FREQUENCY_PENALTY, MIN_P, PRESENCE_PENALTY, REPETITION_PENALTY};
 use settings::{Setting, TEMPERATURE, TOP_K, TOP_P};
 pub use settings::{SettingOf, SettingOrigin};
@@ -33,6 +34,8 @@ pub struct GenerationOptions {
     pub presence_penalty: Option<f32>,
     /// Frequency penalty; 0 has no effect.
     pub frequency_penalty: Option<f32>,
+    /// DRY, a penalty for repetitions.
+    pub dry: DryOptions,
     /// Seed; random if absent.
     pub seed: Option<u64>,
     /// Maximum number of tokens to generate.
@@ -85,6 +88,9 @@ pub struct Sampling {
     pub presence_penalty: f32,
     /// Subtracted once for each occurrence of a token in the text so far.
     pub frequency_penalty: f32,
+    /// A penalty for tokens that would continue a repetition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dry: Option<Dry>,
     /// Seed of the random numbers.
     pub seed: u64,
 }
@@ -107,6 +113,7 @@ impl Default for Sampling {
             repetition_penalty: 1.0,
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
+            dry: None,
             seed: 0,
         }
     }
@@ -230,6 +237,7 @@ impl Generation {
             repetition_penalty: repetition_penalty.0,
             presence_penalty: presence_penalty.0,
             frequency_penalty: frequency_penalty.0,
+            dry: Dry::resolve(&typed.dry)?,
             // The keys of `RandomState` are the standard library's source of random bits. The seed
             // has 32 bits, because JSON without large integers would round more.
             seed: typed.seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 32),

@@ -23,11 +23,13 @@
 mod chat;
 mod constraint;
 mod detokenize;
+mod dry;
 mod generation;
 pub mod gguf;
 #[cfg(feature = "grammar")]
 pub mod grammar;
 mod guard;
+mod infill;
 mod noise;
 mod reply;
 mod rng;
@@ -41,11 +43,16 @@ pub use chat::{
 };
 pub use constraint::{Constraint, ConstraintError, TokenMask};
 pub use detokenize::{Detokenizer, Position};
+pub use dry::{Dry, DryOptions};
 pub use generation::{
     Generation, GenerationError, GenerationOptions, Sampling, SettingOf, SettingOrigin,
 };
+pub use infill::{Infill, InfillFile};
 pub use noise::SAMPLER;
-pub use reply::{ReplyFormat, ReplyPart, ReplyReader, ReplyStage, ToolCall, ToolSchemas};
+pub use reply::{
+    ArgumentForm, ArgumentTags, ReplyFormat, ReplyPart, ReplyReader, ReplyStage, ToolCall,
+    ToolSchemas,
+};
 pub use rng::SplitMix64;
 pub use sampler::{SampleError, Sampler};
 pub use stop::StopStrings;

@@ -4,13 +4,14 @@ use std::cmp::Ordering;
 
 use sws_kernels::functional::{argmax, elementary::exp};
 
-use super::Sampling;
+use super::dry::DryState;
 use super::noise::GumbelNoise;
+use super::{Sampling, Tokenizer};
 
 /// Selects tokens, and records them for the penalties.
 ///
 /// Order and meaning follow transformers: repetition penalty, then presence and frequency
-/// penalties, temperature, top-k (values equal to the k-th are kept), top-p, min-p, one draw. Every
+/// penalties, DRY as in llama.cpp, temperature, top-k (values equal to the k-th are kept), top-p, min-p, one draw. Every
 /// step is a fixed sequence of operations whose results are the same bit for bit on every platform
 /// ([`exp`] included), and sums are taken in a fixed order in f64. A seed therefore gives the same
 /// text on every machine.
@@ -27,6 +28,8 @@ pub struct Sampler {
     marks: Vec<u32>,
     /// The tokens with a non-zero mark.
     marked: Vec<u32>,
+    /// The tokens in order, if repetitions are penalised.
+    dry: Option<DryState>,
     /// Scratch: kept tokens.
     kept: Vec<Candidate>,
 }
@@ -82,17 +85,25 @@ impl Sampler {
         let marks = vec![0; vocab_size];
         let marked = Vec::new();
         let kept = Vec::new();
-        Sampler { sampling, marks, marked, kept }
+        let dry = sampling.dry.clone().map(DryState::new);
+        Sampler { sampling, marks, marked, dry, kept }
+    }
+
+    /// Lets sequence breakers of DRY be found by their text. Without this call there are none.
+    pub fn break_at(&mut self, tokenizer: &Tokenizer) {
+        if let Some(dry) = &mut self.dry {
+            dry.break_at(tokenizer);
+        }
     }
 
     /// Records the prompt, for the repetition penalty.
     pub fn prompt(&mut self, ids: &[u32]) -> Result<(), SampleError> {
-        ids.iter().try_for_each(|&id| self.mark(id, |mark| mark | PROMPT))
+        ids.iter().try_for_each(|&id| self.record(id, |mark| mark | PROMPT))
     }
 
     /// Records tokens that were not selected here but count as generated.
     pub fn generated(&mut self, ids: &[u32]) -> Result<(), SampleError> {
-        ids.iter().try_for_each(|&id| self.mark(id, |mark| mark + 1))
+        ids.iter().try_for_each(|&id| self.record(id, |mark| mark + 1))
     }
 
     /// Selects and records the token at a position, counted from the beginning of the sequence.
@@ -100,7 +111,7 @@ impl Sampler {
     /// temperature applied.
     pub fn sample(&mut self, logits: &mut [f32], position: usize) -> Result<u32, SampleError> {
         let id = self.guess(logits, position)?;
-        self.mark(id, |mark| mark + 1)?;
+        self.record(id, |mark| mark + 1)?;
         Ok(id)
     }
 
@@ -129,7 +140,7 @@ impl Sampler {
         Ok(self.kept.iter().map(|c| (c.id, f64::from(c.weight(largest)) / total)).collect())
     }
 
-    fn mark(&mut self, id: u32, change: impl Fn(u32) -> u32) -> Result<(), SampleError> {
+    fn record(&mut self, id: u32, change: impl Fn(u32) -> u32) -> Result<(), SampleError> {
         let vocab_size = self.marks.len();
         let mark =
             self.marks.get_mut(id as usize).ok_or(SampleError::Outside { id, vocab_size })?;
@@ -137,12 +148,15 @@ impl Sampler {
             self.marked.push(id);
         }
         *mark = change(*mark);
+        if let Some(dry) = &mut self.dry {
+            dry.push(id);
+        }
         Ok(())
     }
 
     /// Applies penalties and temperature to the logits. Returns the likeliest token, the first one
     /// on ties.
-    fn shape(&self, logits: &mut [f32]) -> Result<u32, SampleError> {
+    fn shape(&mut self, logits: &mut [f32]) -> Result<u32, SampleError> {
         assert_eq!(logits.len(), self.marks.len(), "one logit per token of the vocabulary");
         let Sampling { repetition_penalty, presence_penalty, frequency_penalty, .. } =
             self.sampling;
@@ -158,6 +172,9 @@ impl Sampler {
                 *logit -= frequency_penalty * count as f32;
                 *logit -= presence_penalty;
             }
+        }
+        if let Some(dry) = &mut self.dry {
+            dry.apply(logits);
         }
         let temperature = self.sampling.temperature;
         if temperature != 0.0 && temperature != 1.0 {

@@ -3,7 +3,7 @@
 use anyhow::anyhow;
 use clap::builder::NonEmptyStringValueParser;
 use sws::Model;
-use sws_text::{Generation, GenerationError, GenerationOptions};
+use sws_text::{DryOptions, Generation, GenerationError, GenerationOptions};
 
 use crate::terminal::note;
 
@@ -36,6 +36,28 @@ pub(crate) struct SamplingArgs {
     /// Penalty subtracted for each occurrence of a token in the text so far.
     #[arg(long, value_name = "X", hide_short_help = true)]
     frequency_penalty: Option<f32>,
+    /// DRY: penalty for tokens that would continue a repetition; 0 for none.
+    #[arg(long, value_name = "X", hide_short_help = true)]
+    dry_multiplier: Option<f32>,
+    /// DRY: growth of the penalty with each repeated token [default: 1.75].
+    #[arg(long, value_name = "X", hide_short_help = true)]
+    dry_base: Option<f32>,
+    /// DRY: number of repeated tokens from which on there is a penalty [default: 2].
+    #[arg(long, value_name = "N", hide_short_help = true)]
+    dry_allowed_length: Option<usize>,
+    /// DRY: number of last tokens to search for repetitions; -1 for all [default: -1].
+    #[arg(long, value_name = "N", hide_short_help = true, allow_negative_numbers = true)]
+    dry_penalty_last_n: Option<i64>,
+    /// DRY: text over which no repetition reaches; can be given more than once, `none` for no text
+    /// [default: line break, `:`, `"` and `*`].
+    #[arg(
+        long = "dry-sequence-breakers",
+        alias = "dry-sequence-breaker",
+        value_name = "TEXT",
+        hide_short_help = true,
+        value_parser = NonEmptyStringValueParser::new()
+    )]
+    dry_sequence_breakers: Vec<String>,
     /// Random seed. The same seed gives the same text on every machine, as long as `--json` shows
     /// the same `sampler` [default: a new seed each time].
     #[arg(long, value_name = "N")]
@@ -78,12 +100,36 @@ impl SamplingArgs {
             repetition_penalty: self.repetition_penalty,
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
+            dry: self.dry(),
             seed: self.seed,
             max_new_tokens: self.max_new_tokens,
             stop: self.stop.clone(),
             ignore_eos: self.ignore_eos,
             conversation: false,
             thinks: false,
+        }
+    }
+}
+
+impl SamplingArgs {
+    /// True if repetitions are penalised.
+    pub(crate) fn has_dry(&self) -> bool {
+        self.dry_multiplier.is_some_and(|multiplier| multiplier != 0.0)
+    }
+
+    fn dry(&self) -> DryOptions {
+        let breakers = match &self.dry_sequence_breakers[..] {
+            [] => None,
+            [none] if none == "none" => Some(Vec::new()),
+            breakers => Some(breakers.to_vec()),
+        };
+        DryOptions {
+            multiplier: self.dry_multiplier,
+            base: self.dry_base,
+            allowed_length: self.dry_allowed_length,
+            // A negative number means all tokens.
+            last_tokens: self.dry_penalty_last_n.and_then(|last| usize::try_from(last).ok()),
+            breakers,
         }
     }
 }

@@ -209,6 +209,11 @@ impl Watchers {
                 if let Some(lossy) = args.model.advanced.backend.lossy() {
                     bail!("no certificate can be made of a run {lossy}; leave out --backend");
                 }
+                if args.sampling.has_dry() {
+                    bail!(
+                        "a certificate says nothing of DRY; leave out --dry-multiplier or --certify"
+                    );
+                }
                 Some((Witness::new(model.spec(), prompt), AtomicFile::create_apart(path)?))
             }
             None => None,

@@ -14,6 +14,36 @@ use crate::state::ForwardState;
 use crate::workspace::{Workspace, grown};
 
 impl ForwardPass {
+    /// The states of the batch behind the final norm, [tokens, hidden], after its last layer.
+    ///
+    /// # Panics
+    ///
+    /// If there are layers left to run, or the streams of the model are gated.
+    pub fn final_states<'s>(
+        &self,
+        state: &'s mut ForwardState,
+        source: &mut dyn WeightSource,
+    ) -> Result<&'s [f32], ForwardError> {
+        assert_eq!(state.layer(), Some(self.spec.layers.len()), "the layer that comes next");
+        assert!(self.spec.stream_gates().is_none(), "states of gated streams");
+        let tier = self.tier;
+        let width = self.spec.hidden;
+        let state_width = self.spec.state_width();
+        let ForwardState { work, hidden, .. } = state;
+        let x = grown(&mut work.x, hidden.len() / state_width * width);
+        source.head(&mut |weights| {
+            for (state, x) in hidden.chunks_exact(state_width).zip(x.chunks_exact_mut(width)) {
+                streams::head(tier, &self.spec, weights, state, x);
+            }
+            let (piece, tensor) = self.spec.final_norm();
+            let by = self.spec.head.norm;
+            let vectors = NormVectors::of(weights, piece, tensor.role, by);
+            by_rows(x, width, |_, x| norm(tier, by, x, width, vectors));
+            Ok(())
+        })?;
+        Ok(x)
+    }
+
     /// The logits of the batch, [rows, vocab], after its last layer.
     ///
     /// # Panics

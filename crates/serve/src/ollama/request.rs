@@ -159,12 +159,17 @@ impl GenerateFields {
 
     /// True if there is nothing to answer.
     pub(super) fn is_empty(&self) -> bool {
-        self.prompt.as_ref().is_none_or(String::is_empty)
+        self.prompt.as_ref().is_none_or(String::is_empty) && !self.has_suffix()
     }
 
     /// True if the prompt is the message of a user, false if it is continued as it is.
     pub(super) fn is_chat(&self, served: &Served) -> bool {
-        self.raw != Some(true) && served.text.template().is_some()
+        self.raw != Some(true) && !self.has_suffix() && served.text.template().is_some()
+    }
+
+    /// True if the answer is the text between the prompt and a suffix.
+    fn has_suffix(&self) -> bool {
+        self.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty())
     }
 
     /// The request in OpenAI's form, as a chat or as a completion.
@@ -193,7 +198,8 @@ impl GenerateFields {
             add_thinking(&mut body, served, self.think)?;
         } else {
             if system.is_some() {
-                let message = "a system message needs the model's chat template; leave it out";
+                let message =
+                    "a system message needs the model's chat template, and no suffix; leave it out";
                 return Err(Failure::unsupported("system", message));
             }
             body.insert("prompt".to_owned(), prompt.into());

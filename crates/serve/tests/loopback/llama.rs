@@ -186,3 +186,38 @@ fn the_interfaces_of_openai_and_anthropic_do_not_mix() {
     let count = server.ask("/v1/messages/count_tokens", &json!({"messages": body["messages"]}));
     assert_eq!(count.as_object().unwrap().keys().collect::<Vec<_>>(), ["input_tokens"]);
 }
+
+/// The pairs of tokens that come more than once.
+fn repeated(answer: &Value) -> usize {
+    let tokens = answer["choices"][0]["logprobs"]["tokens"].as_array().unwrap();
+    let pairs: Vec<&[Value]> = tokens.windows(2).collect();
+    let again = |(at, pair): (usize, &&[Value])| pairs[..at].contains(pair);
+    pairs.iter().enumerate().filter(|pair| again(*pair)).count()
+}
+
+#[test]
+fn repetitions_are_penalised_by_dry() {
+    let server = serve(&tales(), 1, config());
+    let ask = |more: Value| {
+        let mut body =
+            json!({"prompt": "The wolf", "temperature": 0, "max_tokens": 120, "logprobs": 0});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.post(COMPLETIONS, &body)
+    };
+    let plain = ask(json!({})).json();
+    assert!(repeated(&plain) > 0, "{plain}");
+    let dry = json!({"dry_multiplier": 100, "dry_allowed_length": 1, "dry_sequence_breakers": []});
+    assert_eq!(repeated(&ask(dry).json()), 0);
+    assert_eq!(text(&ask(json!({"dry_multiplier": 0, "dry_base": 2})).json()), text(&plain));
+    for (more, param) in [
+        (json!({"dry_multiplier": -1}), "dry_multiplier"),
+        (json!({"dry_base": 0.5}), "dry_base"),
+        (json!({"dry_allowed_length": -1}), "dry_allowed_length"),
+        (json!({"dry_penalty_last_n": -2}), "dry_penalty_last_n"),
+        (json!({"dry_sequence_breakers": [""]}), "dry_sequence_breakers"),
+        (json!({"dry_multiplier": 1, "x_sws": {"certificate": true}}), "x_sws"),
+    ] {
+        let response = ask(more);
+        assert_eq!((response.status, &response.json()["error"]["param"]), (400, &json!(param)));
+    }
+}

@@ -354,6 +354,7 @@ fn forced_tokens_save_passes_and_change_no_bit() {
             constraint: Some(Arc::clone(&structure)),
             ranks: None,
             prompt_ranks: false,
+            pooling: None,
             witness: None,
             short_lived: false,
             owner: 0,

@@ -7,6 +7,7 @@ use super::request::BatchRequest;
 use super::reuse::Begun;
 use super::text::{Running, end_at};
 use crate::Result;
+use crate::open::pooling::PooledStates;
 use crate::prefix_cache::AnswerKey;
 use crate::run::writer::TokenWriter;
 
@@ -32,9 +33,9 @@ impl Batch<'_> {
         if let Some(constraint) = request.constraint.take() {
             writer.restrict(constraint.begin());
         }
-        let sequence = self.take_idle(request.prompt_ranks);
+        let sequence = self.take_idle(request.is_scored());
         // Requests that need the logits of every token reuse nothing of other texts.
-        let anew = request.prompt_ranks || request.witness.is_some();
+        let anew = request.is_scored() || request.witness.is_some();
         let repeats = request.ranks.is_none() && !anew && !writer.is_restricted();
         let key =
             repeats.then(|| AnswerKey::new(&request.generation, request.position, &request.bias));
@@ -57,6 +58,7 @@ impl Batch<'_> {
             resumed.0.push(piece);
             resumed.1 = end_at(&writer, end, position, limit);
         }
+        let pooled = request.pooling.map(PooledStates::new);
         let began = self.clock.now();
         self.running.push(Running {
             number,
@@ -70,6 +72,7 @@ impl Batch<'_> {
             follows: begun.follows,
             marks: begun.marks,
             resumed,
+            pooled,
         });
         Ok(known)
     }

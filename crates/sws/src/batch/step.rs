@@ -9,6 +9,7 @@ use sws_model::{CausalLm, Chunk, Observer, Routed, SourceError};
 
 use super::text::{Running, SequencePlace, locked};
 use super::{Batch, Event, portion};
+use crate::open::pooling::PooledStates;
 use crate::prefix_cache::{KnownAnswer, PrefixEntry};
 use crate::run::rank::PromptScores;
 use crate::{Cancel, End, Result};
@@ -36,6 +37,8 @@ impl<'m> Batch<'m> {
         for (mut text, part) in running.into_iter().zip(parts) {
             let end = if part == 0 {
                 Ok(None)
+            } else if text.is_scored() && text.request.pooling.is_some() {
+                self.pool(&mut text, part, each)
             } else if text.is_scored() {
                 self.score(&mut text, part, each)
             } else {
@@ -78,7 +81,7 @@ impl<'m> Batch<'m> {
         if let Some(cancel) = only {
             cancel.attach(self.waiter.as_ref());
         }
-        let mut watch = BatchObserver { cancels: &cancels, scores: None, witnesses };
+        let mut watch = BatchObserver { cancels: &cancels, scores: None, pooled: None, witnesses };
         self.model.step(&chunks, &mut watch, &mut self.step);
         if let Some(cancel) = only {
             cancel.detach();
@@ -180,7 +183,9 @@ impl<'m> Batch<'m> {
         let mut scores = PromptScores::new(&text.next, self.model.len(), self.model.vocab(), top);
         text.request.cancel.attach(self.waiter.as_ref());
         let cancels = std::slice::from_ref(&text.request.cancel);
-        let mut watch = BatchObserver { cancels, scores: Some(&mut scores), witnesses: Vec::new() };
+        let scores_of = Some(&mut scores);
+        let mut watch =
+            BatchObserver { cancels, scores: scores_of, pooled: None, witnesses: Vec::new() };
         let scored = self.model.score(&text.next[..part], &mut watch);
         text.request.cancel.detach();
         if let Err(error) = scored {
@@ -190,6 +195,28 @@ impl<'m> Batch<'m> {
         each(text.number, Event::Ranked(ranks));
         let place = self.place(text.sequence);
         text.continued(part, &mut last, place, each)
+    }
+
+    /// Continues a text by a part of its prompt, whose states are pooled.
+    fn pool(
+        &mut self,
+        text: &mut Running<'_>,
+        part: usize,
+        each: &mut dyn FnMut(usize, Event),
+    ) -> Result<Option<End>> {
+        self.make_room(&[(text.sequence, part)], 0);
+        let mut pooled = text.pooled.take();
+        text.request.cancel.attach(self.waiter.as_ref());
+        let cancels = std::slice::from_ref(&text.request.cancel);
+        let mut watch =
+            BatchObserver { cancels, scores: None, pooled: pooled.as_mut(), witnesses: Vec::new() };
+        let scored = self.model.score(&text.next[..part], &mut watch);
+        text.request.cancel.detach();
+        text.pooled = pooled;
+        if let Err(error) = scored {
+            return text.failed(error);
+        }
+        Ok(text.pooled(part, self.clock.now(), each))
     }
 
     fn place(&mut self, sequence: usize) -> SequencePlace {
@@ -260,6 +287,7 @@ fn parts(texts: &[Running<'_>], prompts: usize, goes_back: bool) -> Vec<usize> {
 struct BatchObserver<'a, 't> {
     cancels: &'a [Cancel],
     scores: Option<&'a mut PromptScores<'t>>,
+    pooled: Option<&'a mut PooledStates>,
     /// Witnesses, each with the number of its sequence.
     witnesses: Vec<(usize, Arc<Mutex<Witness>>)>,
 }
@@ -279,6 +307,16 @@ impl Observer for BatchObserver<'_, '_> {
             }
         }
         Ok(())
+    }
+
+    fn takes_states(&self) -> bool {
+        self.pooled.is_some()
+    }
+
+    fn states(&mut self, width: usize, states: &[f32]) {
+        if let Some(pooled) = &mut self.pooled {
+            pooled.take(width, states);
+        }
     }
 
     fn logits(&mut self, first: usize, logits: &[f32]) {

@@ -36,6 +36,7 @@ fn text(draw: &mut Draw) -> BatchRequest {
         constraint: None,
         ranks: None,
         prompt_ranks: false,
+        pooling: None,
         witness: None,
         short_lived: false,
         owner: draw.below(2) as u64,

@@ -8,6 +8,7 @@ use sws_format::Progress;
 use sws_model::{ForwardError, Observer};
 
 use super::request::{BatchRequest, Event};
+use crate::open::pooling::PooledStates;
 use crate::prefix_cache::AnswerKey;
 use crate::run::writer::TokenWriter;
 use crate::{End, Generated, Piece, Rank, Result};
@@ -38,6 +39,8 @@ pub(super) struct Running<'m> {
     pub(super) marks: Vec<usize>,
     /// Tokens of an identical earlier text, and its end if it had one, which are not reported yet.
     pub(super) resumed: (Vec<Piece>, Option<End>),
+    /// The vector of the prompt so far, if that is what is asked for.
+    pub(super) pooled: Option<PooledStates>,
 }
 
 /// State of a text's sequence after a step.
@@ -76,9 +79,33 @@ impl Running<'_> {
         !self.writer.made.tokens.is_empty()
     }
 
-    /// True if the next tokens are those of a ranked prompt.
+    /// True if the next tokens are those of a ranked or pooled prompt.
     pub(super) fn is_scored(&self) -> bool {
-        self.request.prompt_ranks && !self.has_begun()
+        self.request.is_scored() && !self.has_begun()
+    }
+
+    /// Goes on after `part` tokens of a pooled prompt.
+    pub(super) fn pooled(
+        &mut self,
+        part: usize,
+        now: Duration,
+        each: &mut dyn FnMut(usize, Event),
+    ) -> Option<End> {
+        self.passed(part, now, each);
+        let vector = self.pooled.as_ref().filter(|_| self.next.is_empty())?.normed();
+        each(self.number, Event::Pooled(vector));
+        Some(End::Complete)
+    }
+
+    /// Reports the progress of the prompt after `part` more tokens.
+    fn passed(&mut self, part: usize, now: Duration, each: &mut dyn FnMut(usize, Event)) {
+        self.next.drain(..part);
+        self.heard = now;
+        if !self.has_begun() {
+            let done = (self.request.tokens.len() - self.next.len()) as u64;
+            let total = self.request.tokens.len() as u64;
+            each(self.number, Event::Prompt(Progress { done, total }));
+        }
     }
 
     /// Chooses the next token, if the first `part` of the next tokens end the prompt. Returns the
@@ -90,13 +117,7 @@ impl Running<'_> {
         place: SequencePlace,
         each: &mut dyn FnMut(usize, Event),
     ) -> Result<Option<End>> {
-        self.next.drain(..part);
-        self.heard = place.now;
-        if !self.has_begun() {
-            let done = (self.request.tokens.len() - self.next.len()) as u64;
-            let total = self.request.tokens.len() as u64;
-            each(self.number, Event::Prompt(Progress { done, total }));
-        }
+        self.passed(part, place.now, each);
         if !self.next.is_empty() {
             return Ok(None);
         }

@@ -4,6 +4,7 @@
 pub(crate) mod find;
 pub(crate) mod model;
 mod name;
+pub(crate) mod pooling;
 pub(crate) mod process;
 pub(crate) mod reading;
 pub(crate) mod suggestions;

@@ -17,7 +17,7 @@ use sws_model::{ConfigError, InvalidConfig, ModelSpec, check_tokens};
 use sws_store::{NVMeWeightStore, ReaderKind, StoreOptions, Supply, SystemMemory, user_cache};
 use sws_text::gguf::{self as gguf_text, GgufTextError, tokenizer_config_json};
 use sws_text::{
-    ChatTemplate, Generation, GenerationError, GenerationOptions, Tokenizer, TokenizerError,
+    ChatTemplate, Generation, GenerationError, GenerationOptions, Infill, Tokenizer, TokenizerError,
 };
 use tracing::info;
 
@@ -220,6 +220,12 @@ impl Model {
         Ok(Some(tokenizer))
     }
 
+    /// The tokens with which texts between a prefix and a suffix are filled in, if the model has
+    /// such tokens.
+    pub fn infill(&self, tokenizer: &Tokenizer) -> Option<Infill> {
+        Infill::of(tokenizer, &self.0.config.entries)
+    }
+
     /// Resolves `options` against the defaults in the model's files.
     pub fn generation(&self, options: &GenerationOptions) -> Result<Generation> {
         self.defaults()?.generation(options)
@@ -322,8 +328,15 @@ impl Model {
         self.beside(name)
     }
 
+    /// The value of a key of the model's architecture in its GGUF file.
+    pub(crate) fn key_of_architecture(&self, key: &str) -> Option<u64> {
+        let entries = &self.0.config.entries;
+        let architecture = entries.get("general.architecture")?.as_str()?;
+        entries.get(&format!("{architecture}.{key}"))?.as_u64()
+    }
+
     /// Reads and verifies a small file of the model. `None` if it is absent and need not exist.
-    fn beside(&self, name: &str) -> Result<Option<Vec<u8>>> {
+    pub(crate) fn beside(&self, name: &str) -> Result<Option<Vec<u8>>> {
         if let Some(path) = &self.0.embedding {
             let checkpoint = open_checkpoint(path, self.0.cache.as_deref())?;
             if checkpoint.fingerprint() != self.manifest().model.fingerprint {

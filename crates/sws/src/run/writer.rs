@@ -35,6 +35,9 @@ impl<'m> TokenWriter<'m> {
         tokenizer: Option<(&'m Tokenizer, Position)>,
     ) -> Result<TokenWriter<'m>> {
         let mut sampler = Sampler::new(generation.sampling.clone(), vocab);
+        if let Some((tokenizer, _)) = tokenizer {
+            sampler.break_at(tokenizer);
+        }
         prompt.iter().try_for_each(|tokens| sampler.prompt(tokens)).map_err(|e| match e {
             SampleError::Outside { id, vocab_size } => {
                 ForwardError::UnknownToken { token: id, last: vocab_size - 1 }.into()

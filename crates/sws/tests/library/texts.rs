@@ -173,6 +173,7 @@ fn continuation(model: &LoadedModel, prompt: &str, seed: u64, new: usize) -> Bat
         constraint: None,
         ranks: None,
         prompt_ranks: false,
+        pooling: None,
         witness: None,
         short_lived: false,
         owner: 0,

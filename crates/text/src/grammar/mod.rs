@@ -10,8 +10,11 @@
 //! the structure.
 
 mod answer;
+mod arguments;
 mod gbnf;
+mod marks;
 mod mask;
+mod pattern;
 mod schema;
 mod structure;
 mod vocabulary;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::structure::{MAX_NESTING, MAX_STRUCTURE_BYTES, StructureError, within};
 
@@ -96,10 +96,81 @@ impl<'s> Variants<'s> {
     }
 }
 
+/// Maximum number of properties of an object whose schema names none, and of items in it, and the
+/// depth of its values.
+const OPEN: usize = 16;
+const OPEN_DEPTH: usize = 2;
+
+/// Bounds objects whose schema says nothing on their properties. A model could go on without end.
+pub(crate) fn bound(schema: &mut Value) {
+    match schema {
+        Value::Object(map) => {
+            let is_object = map.get("type").is_none_or(|kind| kind == "object");
+            bound_within(map);
+            if is_object && is_open(map) {
+                open(map, OPEN_DEPTH);
+            }
+        }
+        Value::Bool(true) => *schema = open_object(OPEN_DEPTH),
+        _ => {}
+    }
+}
+
+fn bound_within(map: &mut Map<String, Value>) {
+    for (key, value) in map.iter_mut() {
+        match (key.as_str(), value) {
+            (
+                "properties" | "patternProperties" | "$defs" | "definitions",
+                Value::Object(named),
+            ) => {
+                named.values_mut().for_each(bound_inner);
+            }
+            ("enum" | "const" | "default" | "examples" | "not", _) => {}
+            (_, Value::Array(schemas)) => schemas.iter_mut().for_each(bound_inner),
+            (_, value) => bound_inner(value),
+        }
+    }
+}
+
+fn bound_inner(schema: &mut Value) {
+    let Value::Object(map) = schema else { return };
+    bound_within(map);
+    if map.get("type").is_some_and(|kind| kind == "object") && is_open(map) {
+        open(map, OPEN_DEPTH);
+    }
+}
+
+/// True if a schema says nothing on properties.
+fn is_open(schema: &Map<String, Value>) -> bool {
+    let notes = ["type", "title", "description", "default", "examples", "$comment", "$schema"];
+    schema.keys().all(|key| notes.contains(&key.as_str()))
+}
+
+fn open(schema: &mut Map<String, Value>, depth: usize) {
+    schema.insert("type".to_owned(), "object".into());
+    schema.insert("maxProperties".to_owned(), OPEN.into());
+    schema.insert("additionalProperties".to_owned(), any(depth));
+}
+
+fn open_object(depth: usize) -> Value {
+    let mut schema = Map::new();
+    open(&mut schema, depth);
+    schema.into()
+}
+
+/// Any value with at most this many levels of arrays and objects.
+fn any(depth: usize) -> Value {
+    let kinds = ["string", "number", "boolean", "null"];
+    let mut all: Vec<Value> = kinds.iter().map(|kind| json!({"type": kind})).collect();
+    if depth > 0 {
+        all.push(json!({"type": "array", "items": any(depth - 1), "maxItems": OPEN}));
+        all.push(open_object(depth - 1));
+    }
+    json!({"anyOf": all})
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

@@ -5,7 +5,9 @@ use std::fmt::Write;
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Map, Value, json};
 
-use super::{gbnf, schema};
+use super::marks::Marks;
+use super::{arguments, gbnf, schema};
+use crate::ArgumentForm;
 
 /// Maximum number of bytes of a schema, a grammar, or all choices.
 pub const MAX_STRUCTURE_BYTES: usize = 64 << 10;
@@ -34,11 +36,13 @@ pub enum Structure {
     Choice(Vec<String>),
     /// A text that follows a grammar, in Lark's notation, or in llama.cpp's if it contains `::=`.
     Grammar(String),
-    /// One of several texts, each followed by JSON for its schema, then `end`.
+    /// One of several texts, each followed by arguments for its schema, then `end`.
     Calls {
         /// The texts and schemas.
         options: Vec<CallOption>,
-        /// The text after the JSON.
+        /// How arguments are written.
+        form: ArgumentForm,
+        /// The text after the arguments.
         end: String,
     },
 }
@@ -93,9 +97,13 @@ impl Structure {
             Structure::Schema { schema, .. } => schema.to_string().len(),
             Structure::Regex(text) | Structure::Grammar(text) => text.len(),
             Structure::Choice(choices) => choices.iter().map(|choice| choice.len() + 4).sum(),
-            Structure::Calls { options, end } => {
+            Structure::Calls { options, form, end } => {
                 let bytes = |option: &CallOption| {
-                    option.before.len() + option.schema.to_string().len() + end.len()
+                    let arguments = match form {
+                        ArgumentForm::Json => option.schema.to_string().len(),
+                        ArgumentForm::Tags(_) => arguments::bytes(&option.schema),
+                    };
+                    option.before.len() + arguments + end.len()
                 };
                 options.iter().map(bytes).sum()
             }
@@ -105,7 +113,7 @@ impl Structure {
     /// The same structure, with any object in place of schemas that may be ignored; `None` if no
     /// schema may be.
     pub fn relaxed(&self) -> Option<Structure> {
-        let Structure::Calls { options, end } = self else { return None };
+        let Structure::Calls { options, form, end } = self else { return None };
         if options.iter().all(|option| option.strict) {
             return None;
         }
@@ -113,11 +121,11 @@ impl Structure {
         for option in options.iter_mut().filter(|option| !option.strict) {
             option.schema = json!({"type": "object"});
         }
-        Some(Structure::Calls { options, end: end.clone() })
+        Some(Structure::Calls { options, form: *form, end: end.clone() })
     }
 
     /// A grammar for the compiler, if the structure is within the limits.
-    pub(crate) fn grammar(&self) -> Result<TopLevelGrammar, StructureError> {
+    pub(super) fn grammar(&self, marks: &Marks) -> Result<TopLevelGrammar, StructureError> {
         match self {
             Structure::Object => Ok(of_schema(json!({"type": "object"}), true)),
             Structure::Schema { schema, strict } => {
@@ -143,27 +151,7 @@ impl Structure {
                 let words: Vec<String> = choices.iter().map(|choice| quoted(choice)).collect();
                 Ok(TopLevelGrammar::from_lark(format!("start: {}\n", words.join(" | "))))
             }
-            Structure::Calls { options, end } => {
-                if options.is_empty() || options.len() > MAX_CHOICES {
-                    return Err(StructureError::Choices(options.len()));
-                }
-                let mut lark = String::new();
-                for (number, CallOption { before, schema, strict }) in options.iter().enumerate() {
-                    schema::check(schema)?;
-                    let before = quoted_unless_empty(before);
-                    let end = quoted_unless_empty(end);
-                    let schema = compact(schema.clone(), *strict);
-                    let _ = write!(
-                        lark,
-                        "call_{number}: {before} json_{number} {end}\njson_{number}: %json {schema}\n"
-                    );
-                }
-                within(lark.len(), 2 * MAX_STRUCTURE_BYTES)?;
-                let names: Vec<String> =
-                    (0..options.len()).map(|number| format!("call_{number}")).collect();
-                lark.insert_str(0, &format!("start: {}\n", names.join(" | ")));
-                Ok(TopLevelGrammar::from_lark(lark))
-            }
+            Structure::Calls { options, form, end } => calls(options, form, end, marks),
             Structure::Grammar(grammar) => {
                 within(grammar.len(), MAX_STRUCTURE_BYTES)?;
                 flat(grammar)?;
@@ -182,13 +170,46 @@ impl Structure {
     }
 }
 
+/// A grammar for tool calls.
+fn calls(
+    options: &[CallOption],
+    form: &ArgumentForm,
+    end: &str,
+    marks: &Marks,
+) -> Result<TopLevelGrammar, StructureError> {
+    if options.is_empty() || options.len() > MAX_CHOICES {
+        return Err(StructureError::Choices(options.len()));
+    }
+    let end = marks.rule(end);
+    let mut lark = String::new();
+    for (number, CallOption { before, schema: given, strict }) in options.iter().enumerate() {
+        schema::check(given)?;
+        let before = marks.rule(before);
+        let _ = writeln!(lark, "call_{number}: {before} args_{number} {end}");
+        match form {
+            ArgumentForm::Json => {
+                let mut schema = given.clone();
+                schema::bound(&mut schema);
+                let _ = writeln!(lark, "args_{number}: %json {}", compact(schema, *strict));
+            }
+            ArgumentForm::Tags(tags) => {
+                arguments::write(&mut lark, number, tags, (given, *strict), marks)?;
+            }
+        }
+    }
+    within(lark.len(), 2 * MAX_STRUCTURE_BYTES)?;
+    let names: Vec<String> = (0..options.len()).map(|number| format!("call_{number}")).collect();
+    lark.insert_str(0, &format!("start: {}\n", names.join(" | ")));
+    Ok(TopLevelGrammar::from_lark(lark))
+}
+
 fn of_schema(schema: Value, strict: bool) -> TopLevelGrammar {
     TopLevelGrammar::from_json_schema(compact(schema, strict))
 }
 
 /// A schema with compiler options. White space between values is not allowed, so that more tokens
 /// are forced.
-fn compact(schema: Value, strict: bool) -> Value {
+pub(super) fn compact(schema: Value, strict: bool) -> Value {
     let mut schema = match schema {
         Value::Object(schema) => schema,
         _ => Map::new(),
@@ -221,10 +242,6 @@ fn flat(text: &str) -> Result<(), StructureError> {
         }
     }
     Ok(())
-}
-
-fn quoted_unless_empty(text: &str) -> String {
-    if text.is_empty() { String::new() } else { quoted(text) }
 }
 
 /// The text as a string literal of a grammar.

@@ -14,6 +14,7 @@ use llguidance::toktrie::{
 };
 use llguidance::{Matcher, TokenParser};
 
+use super::marks::Marks;
 use super::{Grammar, Structure, StructureError};
 
 /// Stack size for compiling, which is recursive.
@@ -49,6 +50,8 @@ pub struct GrammarVocabulary {
     factory: Arc<ParserFactory>,
     /// Tokens that end a text.
     ends: Arc<[u32]>,
+    /// Markers of answers.
+    marks: Marks,
 }
 
 struct TokenTrie {
@@ -63,7 +66,8 @@ impl GrammarVocabulary {
     }
 
     /// The vocabulary of a model with `count` tokens. `ends` are the tokens that end a text. These,
-    /// special tokens, and markers of answers are never part of a structure.
+    /// special tokens, and `markers` of answers are part of no structure but the frame of tool
+    /// calls.
     pub fn new(
         tokenizer: Arc<Tokenizer>,
         count: usize,
@@ -89,6 +93,8 @@ impl GrammarVocabulary {
             return Err(StructureError::Vocabulary("it has too many tokens"));
         }
         let ends: Arc<[u32]> = ends.iter().copied().filter(|&id| (id as usize) < known).collect();
+        let known_marks = markers.iter().filter_map(|&id| Some((tokenizer.token(id)?, id)));
+        let marks = Marks::new(known_marks.collect());
         let first = ends.first().copied().unwrap_or(INVALID_TOKEN);
         let factory = on_a_stack(move || {
             let mut trie = TokTrie::from(&TokRxInfo::new(count as u32, first), &words);
@@ -105,12 +111,12 @@ impl GrammarVocabulary {
         });
         let (factory, ends) =
             factory.flatten().ok_or(StructureError::Vocabulary("its tokens are not usable"))?;
-        Ok(GrammarVocabulary { factory: Arc::new(factory), ends })
+        Ok(GrammarVocabulary { factory: Arc::new(factory), ends, marks })
     }
 
     /// Compiles a structure. Fails if it exceeds the limits.
     pub fn compile(&self, structure: &Structure) -> Result<Grammar, StructureError> {
-        let grammar = structure.grammar()?;
+        let grammar = structure.grammar(&self.marks)?;
         let factory = &self.factory;
         let parser = on_a_stack(|| {
             let mut parser: Result<TokenParser, _> = factory.create_parser(grammar);

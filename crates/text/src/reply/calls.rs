@@ -2,7 +2,7 @@
 
 use super::json::{arguments, array, call, leading, separated};
 use super::xml::{arg_keys, functions, invokes};
-use super::{NoCall, ToolCall, ToolSchemas};
+use super::{ArgumentForm, ArgumentTags, NoCall, ToolCall, ToolSchemas};
 
 /// A format of tool calls between markers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,34 +133,27 @@ impl CallFormat {
         }
     }
 
-    /// The text of a tool call from the tool's name to its arguments; `None` if it contains
-    /// markers.
-    pub(super) fn middle(self, name: &str) -> Option<String> {
-        let is_text = matches!(
-            self,
-            CallFormat::Json
-                | CallFormat::Bare
-                | CallFormat::Generic
-                | CallFormat::Mistral { after_name: None }
-        );
+    /// The text of a tool call from the tool's name to its arguments.
+    pub(super) fn middle(self, name: &str) -> String {
         let all = self.begins(Some(name));
         let before = self.begins(None);
-        all.strip_prefix(&before).filter(|_| is_text).map(str::to_owned)
+        all[before.len()..].to_owned()
     }
 
-    /// The text after the arguments of a tool call that ends an answer; `None` if the arguments are
-    /// not JSON.
-    pub(super) fn end(self) -> Option<&'static str> {
+    /// How arguments are written, and the text after those of a tool call that ends an answer.
+    pub(super) fn arguments(self) -> (ArgumentForm, &'static str) {
+        let tags = ArgumentForm::Tags;
         match self {
-            CallFormat::Json | CallFormat::Bare | CallFormat::Generic => Some("}"),
-            CallFormat::Mistral { after_name: None } => Some("}]"),
-            CallFormat::Mistral { after_name: Some(_) } => Some(""),
-            CallFormat::DeepSeek { is_fenced: true } => Some("\n```"),
-            CallFormat::DeepSeek { is_fenced: false } | CallFormat::Kimi => Some(""),
-            CallFormat::Functions
-            | CallFormat::ArgKeys
-            | CallFormat::Invokes
-            | CallFormat::Dsml { .. } => None,
+            CallFormat::Json | CallFormat::Bare | CallFormat::Generic => (ArgumentForm::Json, "}"),
+            CallFormat::Mistral { after_name: None } => (ArgumentForm::Json, "}]"),
+            CallFormat::DeepSeek { is_fenced: true } => (ArgumentForm::Json, "\n```"),
+            CallFormat::Mistral { after_name: Some(_) }
+            | CallFormat::DeepSeek { is_fenced: false }
+            | CallFormat::Kimi => (ArgumentForm::Json, ""),
+            CallFormat::Functions => (tags(ArgumentTags::FUNCTIONS), "</function>"),
+            CallFormat::ArgKeys => (tags(ArgumentTags::ARG_KEYS), ""),
+            CallFormat::Invokes => (tags(ArgumentTags::INVOKES), "</invoke>"),
+            CallFormat::Dsml { .. } => (tags(ArgumentTags::DSML), "</｜DSML｜invoke>"),
         }
     }
 

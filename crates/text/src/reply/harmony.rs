@@ -23,10 +23,12 @@ const HEADER: usize = 1 << 10;
 /// The beginning of a tool call, up to the tool's name or its arguments.
 pub(super) fn call_begins(name: Option<&str>) -> String {
     let header = format!("{CHANNEL}commentary to=functions.");
-    match name {
-        Some(name) => format!("{header}{name} {CONSTRAIN}json{MESSAGE}"),
-        None => header,
-    }
+    name.map_or(header.clone(), |name| header + &call_middle(name))
+}
+
+/// The text from a tool's name to its arguments.
+pub(super) fn call_middle(name: &str) -> String {
+    format!("{name} {CONSTRAIN}json{MESSAGE}")
 }
 
 /// Reader of answers as messages. The prompt ends in the first header.

@@ -6,6 +6,7 @@
 
 mod blocks;
 mod calls;
+mod form;
 mod harmony;
 mod json;
 mod schema;
@@ -16,8 +17,11 @@ mod xtml;
 use super::ChatTemplate;
 use blocks::BlocksReader;
 use calls::CallFormat;
+pub use form::{ArgumentForm, ArgumentTags};
 use harmony::Harmony;
 pub use schema::ToolSchemas;
+#[cfg(feature = "grammar")]
+pub(crate) use schema::{Alternative, Alternatives, json, resolved};
 use tags::Tags;
 use xtml::Xtml;
 
@@ -175,23 +179,24 @@ impl ReplyFormat {
     }
 
     /// The text from a tool's name to its arguments, after the [beginning](Self::call_begins) of a
-    /// call of any tool; `None` if it contains markers.
+    /// call of any tool. `None` if the format has no tool calls.
     pub fn call_middle(self, name: &str) -> Option<String> {
         match self.0 {
-            ReplyKind::Tagged { calls, .. } => calls?.middle(name),
+            ReplyKind::Tagged { calls, .. } => Some(calls?.middle(name)),
+            ReplyKind::Harmony => Some(harmony::call_middle(name)),
             ReplyKind::Blocks => Some(blocks::call_middle(name)),
-            ReplyKind::Harmony | ReplyKind::Xtml => None,
+            ReplyKind::Xtml => Some(xtml::call_middle(name)),
         }
     }
 
-    /// The text after the arguments of a tool call that ends an answer; `None` if the arguments are
-    /// not a single JSON object.
-    pub fn call_end(self) -> Option<&'static str> {
+    /// How the arguments of a tool call are written, and the text after those of a call that ends
+    /// an answer. `None` if the format has no tool calls.
+    pub fn call_arguments(self) -> Option<(ArgumentForm, &'static str)> {
         match self.0 {
-            ReplyKind::Tagged { calls, .. } => calls?.end(),
-            ReplyKind::Harmony => Some(""),
-            ReplyKind::Blocks => Some("}"),
-            ReplyKind::Xtml => None,
+            ReplyKind::Tagged { calls, .. } => Some(calls?.arguments()),
+            ReplyKind::Harmony => Some((ArgumentForm::Json, "")),
+            ReplyKind::Blocks => Some((ArgumentForm::Json, "}")),
+            ReplyKind::Xtml => Some((ArgumentForm::Tags(ArgumentTags::XTML), "")),
         }
     }
 

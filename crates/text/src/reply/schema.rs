@@ -1,18 +1,31 @@
 //! Types of tool parameters, for formats that write all values alike.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 use crate::Json;
+
+/// Maximum number of alternatives of a parameter, and of references on the way to one. Others are
+/// ignored.
+const ALTERNATIVES: usize = 256;
+const REFERENCES: usize = 8;
 
 /// The tools of a request, with the types of their parameters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolSchemas(BTreeMap<String, Parameters>);
 
+/// JSON types other than strings.
+type Kinds = BTreeSet<&'static str>;
+
 /// Possible types of each parameter of a tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Parameters(BTreeMap<String, Vec<String>>);
+pub(super) struct Parameters {
+    named: BTreeMap<String, Kinds>,
+    /// Types of parameters that the schema does not name.
+    others: Kinds,
+}
 
 impl ToolSchemas {
     /// The schemas of tools in OpenAI's form: a list of objects with a `function`.
@@ -21,8 +34,8 @@ impl ToolSchemas {
         let tools = list.filter_map(|tool| {
             let function = get(&tool, "function")?;
             let name = get(&function, "name")?.as_str()?.to_owned();
-            let properties = get(&function, "parameters").and_then(|p| get(&p, "properties"));
-            Some((name, properties.map_or(Parameters::default(), |p| Parameters::of(&p))))
+            let schema = get(&function, "parameters").and_then(|p| serde_json::to_value(&p).ok());
+            Some((name, schema.map_or(Parameters::default(), |p| Parameters::of(&p))))
         });
         ToolSchemas(tools.collect())
     }
@@ -38,53 +51,148 @@ impl ToolSchemas {
 }
 
 impl Parameters {
-    fn of(properties: &Json) -> Parameters {
-        let names = properties.try_iter().into_iter().flatten();
-        let types = names.filter_map(|name| {
-            let mut types = Vec::new();
-            collect(&properties.get_item(&name).ok()?, &mut types);
-            Some((name.as_str()?.to_owned(), types))
-        });
-        Parameters(types.collect())
+    fn of(root: &Value) -> Parameters {
+        let schema = resolved(root, root);
+        let kinds = |schema: &Value| Alternatives::of(schema, root).kinds();
+        let properties = schema.get("properties").and_then(Value::as_object);
+        let named = properties.into_iter().flatten();
+        Parameters {
+            named: named.map(|(name, schema)| (name.clone(), kinds(schema))).collect(),
+            others: schema.get("additionalProperties").map_or(Kinds::new(), kinds),
+        }
     }
 
-    /// The value of a parameter's text: a string, unless another type of the parameter fits.
-    pub(super) fn value(&self, name: &str, text: &str) -> Value {
-        let types = self.0.get(name).map_or(&[][..], Vec::as_slice);
-        let value: Option<Value> = serde_json::from_str(text).ok();
-        let fits = |value: &Value| {
-            let kinds: &[&str] = match value {
-                Value::Null => &["null"],
-                Value::Bool(_) => &["boolean"],
-                Value::Number(number) if number.is_f64() => &["number"],
-                Value::Number(_) => &["integer", "number"],
-                Value::String(_) => &[],
-                Value::Array(_) => &["array"],
-                Value::Object(_) => &["object"],
-            };
-            types.iter().any(|kind| kinds.contains(&kind.as_str()))
-        };
-        value.filter(fits).unwrap_or_else(|| Value::from(text))
+    /// The value of a parameter's text, as JSON: a string, unless another type of the parameter
+    /// fits. Numbers keep their digits.
+    pub(super) fn value(&self, name: &str, text: &str) -> String {
+        let kinds = self.named.get(name).unwrap_or(&self.others);
+        match json(text) {
+            Some((kind, json)) if fits(kinds, kind) => json.to_owned(),
+            _ => Value::from(text).to_string(),
+        }
     }
 }
 
-/// Collects the types that a schema names, also in its alternatives.
-fn collect(schema: &Json, types: &mut Vec<String>) {
-    if let Some(kind) = get(schema, "type") {
-        match kind.as_str() {
-            Some(kind) => types.push(kind.to_owned()),
-            None => types.extend(
-                kind.try_iter().into_iter().flatten().filter_map(|k| k.as_str().map(str::to_owned)),
-            ),
+/// True if a value of this type is one of these.
+fn fits(kinds: &Kinds, kind: &str) -> bool {
+    kinds.contains(kind) || kind == "integer" && kinds.contains("number")
+}
+
+/// The JSON of a text and its type, if that is not a string. Its numbers are in range.
+pub(crate) fn json(text: &str) -> Option<(&'static str, &str)> {
+    let _: Value = serde_json::from_str(text).ok()?;
+    let json: &RawValue = serde_json::from_str(text).ok()?;
+    let json = json.get();
+    let kind = match json.as_bytes().first()? {
+        b'"' => return None,
+        b'{' => "object",
+        b'[' => "array",
+        b't' | b'f' => "boolean",
+        b'n' => "null",
+        _ if json.contains(['.', 'e', 'E']) => "number",
+        _ => "integer",
+    };
+    Some((kind, json))
+}
+
+/// What a value may be, by its schema.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Alternative<'s> {
+    /// Any string within the limits of this schema, which may have none.
+    Text(Option<&'s Map<String, Value>>),
+    /// A value of this other type, by a schema whose type may be one of several.
+    Typed(&'static str, &'s Map<String, Value>),
+    /// This value.
+    Literal(&'s Value),
+}
+
+/// All that a value may be.
+pub(crate) struct Alternatives<'s> {
+    root: &'s Value,
+    pub(crate) all: Vec<Alternative<'s>>,
+}
+
+impl<'s> Alternatives<'s> {
+    /// The alternatives of a schema within `root`.
+    pub(crate) fn of(schema: &'s Value, root: &'s Value) -> Alternatives<'s> {
+        let mut found = Alternatives { root, all: Vec::new() };
+        found.add(schema, 0);
+        found.all.truncate(ALTERNATIVES);
+        found
+    }
+
+    /// The types of the alternatives, without strings.
+    pub(crate) fn kinds(&self) -> Kinds {
+        let kind = |alternative: &Alternative<'_>| match alternative {
+            Alternative::Text(_) => None,
+            Alternative::Typed(kind, _) => Some(*kind),
+            Alternative::Literal(value) => json(&value.to_string()).map(|(kind, _)| kind),
+        };
+        self.all.iter().filter_map(kind).collect()
+    }
+
+    fn add(&mut self, schema: &'s Value, depth: usize) {
+        if depth > REFERENCES || self.all.len() >= ALTERNATIVES {
+            return;
+        }
+        let Value::Object(map) = schema else {
+            if schema != &Value::Bool(false) {
+                self.all.push(Alternative::Text(None));
+            }
+            return;
+        };
+        if let Some(target) = target(map, self.root) {
+            return self.add(target, depth + 1);
+        }
+        if let Some(value) = map.get("const") {
+            return self.all.push(Alternative::Literal(value));
+        }
+        if let Some(Value::Array(values)) = map.get("enum") {
+            let room = ALTERNATIVES - self.all.len();
+            return self.all.extend(values.iter().take(room).map(Alternative::Literal));
+        }
+        match map.get("type") {
+            Some(Value::String(kind)) => return self.add_type(kind, map),
+            Some(Value::Array(kinds)) => {
+                let kinds = kinds.iter().filter_map(Value::as_str).take(8);
+                return kinds.for_each(|kind| self.add_type(kind, map));
+            }
+            _ => {}
+        }
+        let several = ["anyOf", "oneOf"].into_iter().find_map(|key| map.get(key));
+        match (several.and_then(Value::as_array), map.get("allOf").and_then(Value::as_array)) {
+            (Some(list), _) => list.iter().for_each(|schema| self.add(schema, depth + 1)),
+            (None, Some(list)) if list.len() == 1 => self.add(&list[0], depth + 1),
+            _ if map.contains_key("properties") => self.add_type("object", map),
+            _ if map.contains_key("items") => self.add_type("array", map),
+            _ => self.all.push(Alternative::Text(Some(map))),
         }
     }
-    for key in ["anyOf", "oneOf"] {
-        let alternatives = get(schema, key);
-        let alternatives = alternatives.iter().filter_map(|list| list.try_iter().ok()).flatten();
-        for kind in alternatives.filter_map(|schema| get(&schema, "type")) {
-            types.extend(kind.as_str().map(str::to_owned));
+
+    fn add_type(&mut self, kind: &str, schema: &'s Map<String, Value>) {
+        let others = ["integer", "number", "boolean", "null", "array", "object"];
+        match others.into_iter().find(|other| *other == kind) {
+            Some(kind) => self.all.push(Alternative::Typed(kind, schema)),
+            None => self.all.push(Alternative::Text(Some(schema))),
         }
     }
+}
+
+/// The schema that a reference at the top of a schema leads to.
+pub(crate) fn resolved<'s>(schema: &'s Value, root: &'s Value) -> &'s Value {
+    let mut schema = schema;
+    for _ in 0..REFERENCES {
+        match schema.as_object().and_then(|map| target(map, root)) {
+            Some(next) => schema = next,
+            None => break,
+        }
+    }
+    schema
+}
+
+/// The target of a schema that is a reference within `root`.
+fn target<'s>(schema: &Map<String, Value>, root: &'s Value) -> Option<&'s Value> {
+    root.pointer(schema.get("$ref")?.as_str()?.strip_prefix('#')?)
 }
 
 fn get(value: &Json, key: &str) -> Option<Json> {

@@ -4,6 +4,7 @@
 use std::fmt::Write;
 
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::schema::Parameters;
 use super::{NoCall, ToolCall, ToolSchemas};
@@ -142,11 +143,14 @@ impl<'s> XmlCall<'s> {
     /// Adds an argument. If `is_string` is not set, its schema decides on its type.
     pub(super) fn add(&mut self, key: &str, text: &str, is_string: Option<bool>) {
         let key = key.trim();
+        let string = || Value::from(text).to_string();
         let value = match (is_string, self.parameters) {
-            (Some(true), _) => Value::from(text),
-            (Some(false), _) => serde_json::from_str(text).unwrap_or_else(|_| Value::from(text)),
+            (Some(false), _) => match serde_json::from_str::<&RawValue>(text) {
+                Ok(json) => json.get().to_owned(),
+                Err(_) => string(),
+            },
             (None, Some(parameters)) => parameters.value(key, text),
-            (None, None) => Value::from(text),
+            _ => string(),
         };
         if !self.arguments.is_empty() {
             self.arguments.push_str(", ");

@@ -33,13 +33,17 @@ pub(super) fn call_begins(prompt: &str, name: Option<&str>) -> String {
         XtmlPlace::Outside | XtmlPlace::Call => "",
     };
     let begins = format!("{before}<|open|>tools<|sep|><|open|>call tool=\"");
-    match name {
-        Some(name) => {
-            let name = name.replace('&', "&amp;").replace('"', "&quot;");
-            format!("{begins}{name}\" index=\"1\"<|sep|>")
-        }
-        None => begins,
-    }
+    name.map_or(begins.clone(), |name| begins + &call_middle(name))
+}
+
+/// The text from a tool's name to its arguments.
+pub(super) fn call_middle(name: &str) -> String {
+    format!("{}\" index=\"1\"<|sep|>", escaped(name))
+}
+
+/// The value of an attribute as its tag has it.
+pub(super) fn escaped(value: &str) -> String {
+    value.replace('&', "&amp;").replace('"', "&quot;")
 }
 
 /// Reader of answers as elements.

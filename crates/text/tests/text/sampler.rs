@@ -169,6 +169,7 @@ fn logits_processors_match_transformers() {
             repetition_penalty,
             presence_penalty,
             frequency_penalty,
+            dry: None,
             seed: 0,
         };
         let mut logits = row(format!("{name}.logits"));

@@ -62,6 +62,7 @@ pub(crate) fn text(model: &LoadedModel, tokens: Vec<u32>, seed: u64, new: usize)
         constraint: None,
         ranks: None,
         prompt_ranks: false,
+        pooling: None,
         witness: None,
         short_lived: false,
         owner: 0,

@@ -1,4 +1,5 @@
 //! Texts that keep to a schema, an expression or a grammar.
 
 mod answers;
+mod calls;
 mod structured;
