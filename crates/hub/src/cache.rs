@@ -19,7 +19,7 @@ use rustix::fs::FlockOperation;
 use sws_format::{is_plain_name, is_plain_path, open_regular};
 
 use crate::name::{is_commit, is_revision};
-use crate::{HubError, ModelId, snapshot_files};
+use crate::{HubError, ModelId};
 
 const PREFIX: &str = "models--";
 /// Name of the lock of all branches.
@@ -232,6 +232,23 @@ pub(crate) fn tree_size(dir: &Path) -> u64 {
         }
     }
     sum
+}
+
+/// Files of a snapshot and its folders, with their names in the repository.
+pub fn snapshot_files(dir: &Path) -> Vec<String> {
+    let mut names = Vec::new();
+    let entries = |dir: &Path| dir.read_dir().into_iter().flatten().flatten();
+    for entry in entries(dir) {
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        if !entry.path().is_dir() {
+            names.push(name);
+            continue;
+        }
+        let below = entries(&entry.path()).filter_map(|entry| entry.file_name().into_string().ok());
+        names.extend(below.map(|below| format!("{name}/{below}")));
+    }
+    names.sort();
+    names
 }
 
 #[cfg(test)]

@@ -38,6 +38,8 @@ pub mod http;
 mod keep;
 mod library;
 #[cfg(feature = "client")]
+mod list;
+#[cfg(feature = "client")]
 mod listing;
 mod name;
 #[cfg(feature = "client")]
@@ -53,7 +55,7 @@ mod staging;
 
 #[cfg(feature = "client")]
 pub use arriving::{ArrivalParts, Arriving};
-pub use cache::{CachedModel, HubCache};
+pub use cache::{CachedModel, HubCache, snapshot_files};
 #[cfg(feature = "client")]
 pub use client::Client;
 #[cfg(feature = "client")]
@@ -71,7 +73,7 @@ pub use listing::{HubFile, Listing};
 pub use name::{BadName, ModelId, ModelName, short_commit};
 #[cfg(feature = "client")]
 pub use selection::{RepositoryFiles, WeightFiles, has_safetensors, select};
-pub use snapshots::{Snapshot, snapshot_files};
+pub use snapshots::Snapshot;
 pub use space::{check_space, free_space};
 #[cfg(feature = "client")]
 pub use staging::{BegunDownload, Staging, begun_bytes};

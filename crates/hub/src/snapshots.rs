@@ -119,23 +119,6 @@ fn below(dir: &Path, folder: &str, folders: u32, names: &mut Vec<String>) {
     }
 }
 
-/// Files of a snapshot and its folders, with their names in the repository.
-pub fn snapshot_files(dir: &Path) -> Vec<String> {
-    let mut names = Vec::new();
-    let entries = |dir: &Path| dir.read_dir().into_iter().flatten().flatten();
-    for entry in entries(dir) {
-        let Ok(name) = entry.file_name().into_string() else { continue };
-        if !entry.path().is_dir() {
-            names.push(name);
-            continue;
-        }
-        let below = entries(&entry.path()).filter_map(|entry| entry.file_name().into_string().ok());
-        names.extend(below.map(|below| format!("{name}/{below}")));
-    }
-    names.sort();
-    names
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

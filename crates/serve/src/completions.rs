@@ -14,7 +14,6 @@ use crate::app::App;
 use crate::certified::certified;
 use crate::failure::Failure;
 use crate::fields::{Fields, RANKS, SamplingFields, entries, parse};
-use crate::infill::{end_at_marks, infill, prompt_tokens};
 use crate::known::check_names;
 use crate::messages::encoded;
 use crate::names::names;
@@ -24,6 +23,7 @@ use crate::reply::AnswerWriter;
 use crate::served::Served;
 use crate::sse::{comment, event};
 use crate::structured::StructuredFields;
+use crate::suffix::{end_at_marks, infill, prompt_tokens};
 use crate::tally::{AnswerHead, TextTally, finish_reason, finite};
 
 /// Default number of new tokens, as documented by OpenAI.

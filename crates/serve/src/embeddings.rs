@@ -87,7 +87,7 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
             return Err(Failure::field("encoding_format", message));
         }
     };
-    let asked = Asked { model, prompts: input.0, dimensions, form };
+    let asked = VectorsAsked { model, prompts: input.0, dimensions, form };
     asked.prepared(app, served, pooling)
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn embed(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prep
         (None, Some(prompt)) => (vec![CompletionPrompt::Text(prompt)], VectorForm::OllamaPrompt),
         (None, None) => return Err(Failure::field("input", "there is no input")),
     };
-    let asked = Asked { model: Some(model), prompts, dimensions, form };
+    let asked = VectorsAsked { model: Some(model), prompts, dimensions, form };
     asked.prepared(app, served, pooling)
 }
 
@@ -113,21 +113,21 @@ fn pooling(served: &Served) -> Result<Pooling, Failure> {
 }
 
 /// What a request asks for.
-struct Asked {
+struct VectorsAsked {
     model: Option<String>,
     prompts: Vec<CompletionPrompt>,
     dimensions: Option<usize>,
     form: VectorForm,
 }
 
-impl Asked {
+impl VectorsAsked {
     fn prepared(
         self,
         app: &App,
         served: &Arc<Served>,
         pooling: Pooling,
     ) -> Result<Prepared, Failure> {
-        let Asked { model, prompts, dimensions, form } = self;
+        let VectorsAsked { model, prompts, dimensions, form } = self;
         if let Some(model) = model.filter(|model| !served.is_named(model)) {
             return Err(app.no_model(&model));
         }

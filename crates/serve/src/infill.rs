@@ -6,13 +6,12 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sws::End;
-use sws_text::{Generation, Infill, InfillFile};
+use sws_text::InfillFile;
 
 use crate::app::App;
 use crate::completions::{CompletionTexts, completion_texts};
 use crate::failure::Failure;
 use crate::fields::{Many, parse};
-use crate::messages::not_encoded;
 use crate::names::names;
 use crate::prepared::Prepared;
 use crate::queue::Happened;
@@ -20,6 +19,7 @@ use crate::reply::AnswerWriter;
 use crate::served::Served;
 use crate::sse::event;
 use crate::structured::StructuredFields;
+use crate::suffix::{end_at_marks, infill, prompt_tokens};
 use crate::tally::{TextTally, finish_reason};
 
 /// The fields of a text to fill in.
@@ -96,33 +96,6 @@ fn of_fields(
     let model = served.id().to_owned();
     let answer = ContentAnswer { model, tally, text: String::new(), stream, is_over: false };
     Ok(Prepared { texts, cancel, answer: Box::new(answer), stream })
-}
-
-/// The tokens of a prompt for the text between a prefix and a suffix, which `field` has.
-pub(crate) fn prompt_tokens(
-    served: &Served,
-    field: &str,
-    prefix: &str,
-    suffix: &str,
-    files: &[InfillFile],
-) -> Result<Vec<u32>, Failure> {
-    let infill = infill(served, field)?;
-    infill.prompt(served.tokenizer()?, prefix, suffix, files).map_err(not_encoded)
-}
-
-/// The tokens with which the model fills in texts.
-pub(crate) fn infill(served: &Served, field: &str) -> Result<Infill, Failure> {
-    served.model.infill(served.tokenizer()?).ok_or_else(|| {
-        let message = "this model's vocabulary has no tokens for a text before a suffix; send the prompt alone";
-        Failure::unsupported(field, message)
-    })
-}
-
-/// Lets the tokens around texts end a text, unless no token does.
-pub(crate) fn end_at_marks(generation: &mut Generation, infill: &Infill) {
-    if !generation.stop_tokens.is_empty() {
-        generation.stop_tokens.extend(infill.ends());
-    }
 }
 
 /// The answer: events with parts of the text, or the whole.

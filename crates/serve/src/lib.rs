@@ -63,6 +63,7 @@ mod served;
 mod sizes;
 mod sse;
 mod structured;
+mod suffix;
 mod switch;
 mod tally;
 mod tools;

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{GenerationError, Tokenizer};
+use crate::Tokenizer;
+use crate::refusal::GenerationError;
 
 /// Settings of DRY; None where an option is absent.
 #[derive(Clone, Debug, Default, PartialEq)]

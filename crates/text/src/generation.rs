@@ -12,6 +12,7 @@ use std::hash::{BuildHasher, RandomState};
 use serde::{Deserialize, Serialize};
 use sws_format::{Configuration, Value};
 
+use crate::refusal::GenerationError;
 use crate::{Dry, DryOptions};
 use settings::{FREQUENCY_PENALTY, MIN_P, PRESENCE_PENALTY, REPETITION_PENALTY};
 use settings::{Setting, TEMPERATURE, TOP_K, TOP_P};
@@ -117,26 +118,6 @@ impl Default for Sampling {
             seed: 0,
         }
     }
-}
-
-/// Reasons why generation settings are refused.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs)]
-pub enum GenerationError {
-    /// A file is not JSON, or does not have the expected structure.
-    #[error("{file} is damaged ({reason}); download it again, or remove it to use the defaults")]
-    Damaged {
-        file: &'static str,
-        /// The error and its place.
-        reason: String,
-    },
-    /// An option out of range.
-    #[error("{key} is {value}, and must be {expected}")]
-    Option { key: &'static str, value: f32, expected: &'static str },
-    /// A value of a file out of range.
-    #[error("{origin} gives {value} for {key}, which must be {expected}")]
-    Absurd { origin: String, key: &'static str, value: String, expected: &'static str },
 }
 
 /// Upper limits for bytes and stop tokens, far above those of any real file.

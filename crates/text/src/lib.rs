@@ -31,6 +31,8 @@ pub mod grammar;
 mod guard;
 mod infill;
 mod noise;
+mod pieces;
+mod refusal;
 mod reply;
 mod rng;
 mod sampler;
@@ -42,13 +44,13 @@ pub use chat::{
     ChatError, ChatOptions, ChatPrompt, ChatTemplate, Json, MAX_TEMPLATE_BYTES, Message,
 };
 pub use constraint::{Constraint, ConstraintError, TokenMask};
-pub use detokenize::{Detokenizer, Position};
+pub use detokenize::Detokenizer;
 pub use dry::{Dry, DryOptions};
-pub use generation::{
-    Generation, GenerationError, GenerationOptions, Sampling, SettingOf, SettingOrigin,
-};
+pub use generation::{Generation, GenerationOptions, Sampling, SettingOf, SettingOrigin};
 pub use infill::{Infill, InfillFile};
 pub use noise::SAMPLER;
+pub use pieces::Position;
+pub use refusal::GenerationError;
 pub use reply::{
     ArgumentForm, ArgumentTags, ReplyFormat, ReplyPart, ReplyReader, ReplyStage, ToolCall,
     ToolSchemas,

@@ -8,8 +8,8 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value};
 
-use super::marks::{Marks, Piece, rule};
-use super::structure::{StructureError, compact, quoted};
+use super::bounds::{StructureError, compact, quoted};
+use super::marks::{MarkPiece, Marks, rule};
 use super::{pattern, schema};
 use crate::reply::{Alternative, Alternatives, ArgumentTags, json, resolved};
 
@@ -148,14 +148,14 @@ impl ArgumentRules<'_> {
         let mut before = self.marks.pieces(self.tags.open);
         let mut after = self.marks.pieces(&after);
         let text_before = match before.last() {
-            Some(Piece::Text(text)) => quoted(text),
+            Some(MarkPiece::Text(text)) => quoted(text),
             _ => String::new(),
         };
         if !text_before.is_empty() {
             before.pop();
         }
         let text_after = match after.first() {
-            Some(Piece::Text(text)) => quoted(text),
+            Some(MarkPiece::Text(text)) => quoted(text),
             _ => String::new(),
         };
         if !text_after.is_empty() {
@@ -287,7 +287,7 @@ fn text(
     let pieces = marks.pieces(tags.close);
     let mut terminals = String::new();
     let value = match &pieces[..] {
-        [Piece::Text(first), rest @ ..] => {
+        [MarkPiece::Text(first), rest @ ..] => {
             let _ = writeln!(terminals, "T_{id}: {}", parts.join(" & "));
             let _ = writeln!(terminals, "S_{id}: T_{id} {}", quoted(first));
             format!("S_{id} {}", rule(rest))

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::iter::Peekable;
 use std::str::Chars;
 
-use super::structure::quoted;
+use super::bounds::quoted;
 
 /// A word of a grammar.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,6 +1,6 @@
 //! Markers of answers within grammars: their tokens are not text.
 
-use super::structure::quoted;
+use super::bounds::quoted;
 
 /// The markers that are tokens of their own, with their tokens.
 #[derive(Clone, Debug, Default)]
@@ -8,7 +8,7 @@ pub(super) struct Marks(Vec<(String, u32)>);
 
 /// A piece of a text with markers.
 #[derive(Debug, PartialEq)]
-pub(super) enum Piece<'t> {
+pub(super) enum MarkPiece<'t> {
     Text(&'t str),
     Token(u32),
 }
@@ -22,19 +22,19 @@ impl Marks {
     }
 
     /// The pieces of a text.
-    pub(super) fn pieces<'t>(&self, text: &'t str) -> Vec<Piece<'t>> {
+    pub(super) fn pieces<'t>(&self, text: &'t str) -> Vec<MarkPiece<'t>> {
         let mut pieces = Vec::new();
         let mut rest = text;
         while !rest.is_empty() {
             let found = self.0.iter().filter_map(|(mark, id)| Some((rest.find(mark)?, mark, *id)));
             let Some((at, mark, id)) = found.min_by_key(|(at, _, _)| *at) else {
-                pieces.push(Piece::Text(rest));
+                pieces.push(MarkPiece::Text(rest));
                 break;
             };
             if at > 0 {
-                pieces.push(Piece::Text(&rest[..at]));
+                pieces.push(MarkPiece::Text(&rest[..at]));
             }
-            pieces.push(Piece::Token(id));
+            pieces.push(MarkPiece::Token(id));
             rest = &rest[at + mark.len()..];
         }
         pieces
@@ -47,10 +47,10 @@ impl Marks {
 }
 
 /// Pieces in a rule.
-pub(super) fn rule(pieces: &[Piece<'_>]) -> String {
+pub(super) fn rule(pieces: &[MarkPiece<'_>]) -> String {
     let words = pieces.iter().map(|piece| match piece {
-        Piece::Text(text) => quoted(text),
-        Piece::Token(id) => format!("<[{id}]>"),
+        MarkPiece::Text(text) => quoted(text),
+        MarkPiece::Token(id) => format!("<[{id}]>"),
     });
     words.collect::<Vec<_>>().join(" ")
 }

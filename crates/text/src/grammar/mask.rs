@@ -8,7 +8,7 @@ use crate::{Constraint, ConstraintError, TokenMask};
 use llguidance::Matcher;
 use llguidance::toktrie::SimpleVob;
 
-use super::vocabulary::sentence;
+use super::bounds::sentence;
 
 /// A compiled structure, at the beginning of a text.
 pub struct Grammar {

@@ -11,6 +11,7 @@
 
 mod answer;
 mod arguments;
+mod bounds;
 mod gbnf;
 mod marks;
 mod mask;
@@ -20,9 +21,7 @@ mod structure;
 mod vocabulary;
 
 pub use answer::AnswerMask;
+pub use bounds::{MAX_CHOICES, MAX_NESTING, MAX_REGEX_BYTES, MAX_STRUCTURE_BYTES, StructureError};
 pub use mask::Grammar;
-pub use structure::{
-    CallOption, MAX_CHOICES, MAX_NESTING, MAX_REGEX_BYTES, MAX_STRUCTURE_BYTES, Structure,
-    StructureError,
-};
+pub use structure::{CallOption, Structure};
 pub use vocabulary::GrammarVocabulary;

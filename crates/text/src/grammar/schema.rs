@@ -4,10 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::structure::{MAX_NESTING, MAX_STRUCTURE_BYTES, StructureError, within};
-
-/// Maximum number of combinations of alternatives.
-pub(crate) const MAX_VARIANTS: u64 = 1024;
+use super::bounds::{MAX_NESTING, MAX_STRUCTURE_BYTES, MAX_VARIANTS, StructureError, within};
 
 /// Refuses a schema that is too large, too deep, or has too many combinations of alternatives.
 pub(crate) fn check(schema: &Value) -> Result<(), StructureError> {

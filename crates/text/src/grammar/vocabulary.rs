@@ -14,6 +14,7 @@ use llguidance::toktrie::{
 };
 use llguidance::{Matcher, TokenParser};
 
+use super::bounds::sentence;
 use super::marks::Marks;
 use super::{Grammar, Structure, StructureError};
 
@@ -171,16 +172,6 @@ fn on_a_stack<T: Send>(run: impl FnOnce() -> T + Send) -> Option<T> {
         let thread = Builder::new().stack_size(STACK).spawn_scoped(scope, caught).ok()?;
         thread.join().ok().flatten()
     })
-}
-
-/// The reason of an error, in one line of limited length.
-pub(crate) fn sentence(error: &str) -> String {
-    let mut lines = error.lines().map(str::trim).filter(|line| !line.is_empty());
-    let line = lines.next().unwrap_or("it failed");
-    // The reason of an invalid expression follows a drawing that marks the place.
-    let reason = lines.find_map(|line| line.strip_prefix("error: "));
-    let whole = reason.map_or(line.to_owned(), |reason| format!("{line} {reason}"));
-    whole.chars().take(200).collect::<String>().trim_end_matches('.').to_owned()
 }
 
 impl TokenizerEnv for TokenTrie {

@@ -1,6 +1,7 @@
 //! Conversion of text to token ids.
 
 pub(super) mod bpe;
+mod deadline;
 pub(super) mod memory;
 pub(super) mod model;
 mod outline;
@@ -17,8 +18,8 @@ use std::sync::Mutex;
 use tokenizers::{Encoding, NormalizedString, Normalizer, PreTokenizedString, Token};
 
 use super::chat::ChatPrompt;
-use super::detokenize::{DecoderSpec, Detokenizer, Position, TokenPieces};
 use super::guard::{caught, caught_on_thread};
+use super::pieces::{DecoderSpec, Position, TokenPieces};
 pub use memory::TokenizerMemory;
 use model::{Inner, WordModel};
 use outline::TokenizerOutline;
@@ -364,17 +365,6 @@ impl Tokenizer {
             (room, None) => Ok((text, room)),
             (_, Some(error)) => Err(error),
         }
-    }
-
-    /// The text of all these ids, equal to the joined output of a [`Detokenizer`].
-    pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
-        let mut detokenizer = Detokenizer::new(self, Position::Start, skip_special);
-        let mut text = String::new();
-        for &id in ids {
-            detokenizer.push(id, &mut text);
-        }
-        detokenizer.finish(&mut text);
-        text
     }
 
     /// The id of a token, spelled as in the file.

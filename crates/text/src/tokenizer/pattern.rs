@@ -1,10 +1,8 @@
 //! Search for the patterns of a `tokenizer.json`, in bounded time.
 
 use std::cell::RefCell;
-use std::time::Duration;
 
 use fancy_regex::{Expr, Regex, RegexBuilder};
-use sws_format::Clock;
 use tokenizers::Offsets;
 use tokenizers::pattern::Pattern;
 
@@ -27,11 +25,6 @@ const LEAST_BACKTRACKS: usize = 1000;
 const MOST_TIMES: usize = 1024;
 /// Maximum number of lookarounds in a pattern.
 const MAX_LOOKAROUNDS: usize = 4;
-/// Time limit for patterns that are not on the list, for one text, and its increase per MiB: some
-/// fifty times what they need.
-const TIME: Duration = Duration::from_secs(2);
-const TIME_PER_MIB: Duration = Duration::from_secs(5);
-
 /// A pattern to search for.
 #[derive(Debug)]
 pub(super) enum Find {
@@ -259,26 +252,6 @@ impl Pattern for PatternMatches {
             "" => Ok(vec![((0, 0), false)]),
             _ => Ok(self.parts.take()),
         }
-    }
-}
-
-/// Time limit for patterns that are not on the list.
-#[derive(Debug)]
-pub(super) struct Deadline {
-    clock: Clock,
-    end: Duration,
-}
-
-impl Deadline {
-    /// The time limit for a text of `bytes` bytes.
-    pub(super) fn of(bytes: usize) -> Deadline {
-        let clock = Clock::real();
-        let end = clock.now() + TIME + TIME_PER_MIB * (bytes >> 20) as u32;
-        Deadline { clock, end }
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        self.clock.now() > self.end
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cell::{Cell, OnceCell};
 
 use super::TokenizerError;
-use super::pattern::Deadline;
+use super::deadline::Deadline;
 
 /// Memory for each byte of text: the text, the output of a step, and the origin of each byte in
 /// both. A test measures that these factors hold.

@@ -9,7 +9,7 @@ use crate::commands::machine::{Machine, digits};
 use crate::commands::{count as counted, size};
 use crate::table::{table, wrapped};
 
-/// The value of [`Board::format`].
+/// The value of [`BenchBoard::format`].
 pub(super) const FORMAT: &str = "sws-bench-1";
 /// Most letters of a text from a stranger's file that is shown.
 const SHOWN: usize = 80;
@@ -17,7 +17,7 @@ const SHOWN: usize = 80;
 /// What `--out` writes.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Board {
+pub(super) struct BenchBoard {
     pub(super) format: String,
     /// That of the program.
     pub(super) version: String,
@@ -107,10 +107,11 @@ fn processor() -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-impl Board {
+impl BenchBoard {
     /// Reads a board of a stranger.
-    pub(super) fn parse(json: &[u8]) -> Result<Board, String> {
-        let board: Board = serde_json::from_slice(json).map_err(|e| shortened(&e.to_string()))?;
+    pub(super) fn parse(json: &[u8]) -> Result<BenchBoard, String> {
+        let board: BenchBoard =
+            serde_json::from_slice(json).map_err(|e| shortened(&e.to_string()))?;
         match board.format == FORMAT {
             true => Ok(board),
             false => Err(format!("its format is {:?}", shortened(&board.format))),
@@ -119,7 +120,7 @@ impl Board {
 
     /// A table with the median of the rounds for each budget and start.
     pub(super) fn text(&self) -> String {
-        let Board { model, machine, .. } = self;
+        let BenchBoard { model, machine, .. } = self;
         let mut text = format!(
             "model: {}, {}, {}\n",
             shortened(&model.model_type),
@@ -215,7 +216,7 @@ mod tests {
 
     #[test]
     fn boards_of_strangers_are_read_or_refused() {
-        let refused = |json: &str| Board::parse(json.as_bytes()).unwrap_err();
+        let refused = |json: &str| BenchBoard::parse(json.as_bytes()).unwrap_err();
         assert!(refused("").contains("EOF"));
         assert!(refused("[]").contains("invalid"));
         assert!(refused(r#"{"format":"sws-bench-1"}"#).contains("version"));

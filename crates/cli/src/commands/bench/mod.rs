@@ -20,7 +20,7 @@ use crate::progress::{ProgressMeter, ProgressUnit};
 use crate::{args, limits, model};
 
 use super::machine::Machine;
-use board::{Board, BoardMachine, BoardModel};
+use board::{BenchBoard, BoardMachine, BoardModel};
 use rounds::{BenchStart, Continuing};
 
 /// The text that is continued: of several topics, so that its tokens need different experts.
@@ -79,7 +79,7 @@ fn measure(args: &args::BenchArgs, model: &Model) -> anyhow::Result<ExitCode> {
     }
     meter.finish();
 
-    let board = Board {
+    let board = BenchBoard {
         format: board::FORMAT.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         model: BoardModel::of(model, certified.weight_bytes),
@@ -128,7 +128,7 @@ fn check(args: &args::BenchArgs, model: &Model, file: &Path) -> anyhow::Result<E
     rounds::certify(model, certificate.path(), args)
 }
 
-fn read(path: &Path) -> anyhow::Result<Board> {
+fn read(path: &Path) -> anyhow::Result<BenchBoard> {
     const REMEDY: &str = "give the file that `sws bench --out` wrote";
     let shown = path.display();
     let unreadable = |e| anyhow!("`{shown}` cannot be read: {e}; {REMEDY}");
@@ -138,5 +138,5 @@ fn read(path: &Path) -> anyhow::Result<Board> {
     if bytes.len() as u64 > MAX_BYTES {
         bail!("`{shown}` has more than {MAX_BYTES} bytes and is not a board; {REMEDY}");
     }
-    Board::parse(&bytes).map_err(|why| anyhow!("`{shown}` is not a board ({why}); {REMEDY}"))
+    BenchBoard::parse(&bytes).map_err(|why| anyhow!("`{shown}` is not a board ({why}); {REMEDY}"))
 }

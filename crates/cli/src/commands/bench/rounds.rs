@@ -22,7 +22,7 @@ pub(super) struct Continuing {
 }
 
 /// The tokens of the text, and their certificate.
-pub(super) struct Certified {
+pub(super) struct CertifiedText {
     pub(super) tokens: Vec<u64>,
     pub(super) weight_bytes: u64,
     pub(super) certificate: Value,
@@ -48,14 +48,14 @@ impl Continuing {
 
     /// Continues the text once, with a certificate. This round is not measured: it is the first to read the
     /// model.
-    pub(super) fn certified(&self, ram: RamBudget) -> anyhow::Result<Certified> {
+    pub(super) fn certified(&self, ram: RamBudget) -> anyhow::Result<CertifiedText> {
         let dir = tempfile::tempdir().context("a directory for the certificate")?;
         let file = dir.path().join("certificate.json");
         let told = self.process(ram, dir.path(), &["--certify".as_ref(), file.as_os_str()])?;
         let certificate = std::fs::read(&file).context("the certificate of the first round")?;
         let certificate = serde_json::from_slice(&certificate)?;
         let weight_bytes = number(&told["metrics"]["weight_bytes"])? as u64;
-        Ok(Certified { tokens: tokens(&told)?, weight_bytes, certificate })
+        Ok(CertifiedText { tokens: tokens(&told)?, weight_bytes, certificate })
     }
 
     /// Continues the text and returns the numbers.
@@ -65,7 +65,7 @@ impl Continuing {
         ram: RamBudget,
         start: BenchStart,
         learned: &Path,
-        certified: &Certified,
+        certified: &CertifiedText,
     ) -> anyhow::Result<BenchRound> {
         let others = Others::begin();
         let told = self.process(ram, learned, &[])?;
