@@ -15,7 +15,7 @@ use sws_format::{
 };
 use sws_model::{ConfigError, InvalidConfig, ModelSpec, check_tokens};
 use sws_store::{NVMeWeightStore, ReaderKind, StoreOptions, Supply, SystemMemory, user_cache};
-use sws_text::gguf::{tokenizer_config_json, tokenizer_json, tokenizer_memory};
+use sws_text::gguf::{self as gguf_text, GgufTextError, tokenizer_config_json};
 use sws_text::{
     ChatTemplate, Generation, GenerationError, GenerationOptions, Tokenizer, TokenizerError,
 };
@@ -203,24 +203,19 @@ impl Model {
         &self,
         fits: &dyn Fn(TokenizerReading) -> Result<()>,
     ) -> Result<Option<Tokenizer>> {
-        let (json, file) = match self.beside_if(TOKENIZER, fits)? {
-            Some(json) => (json, TOKENIZER),
+        let agrees = |memory| fits(TokenizerReading::exact(memory)).map_err(Refused::By);
+        let (read, file) = match self.beside_if(TOKENIZER, fits)? {
+            Some(json) => (Tokenizer::read(&json, agrees).map(Some), TOKENIZER),
             None => {
                 let Some(header) = self.beside_if(HEADER, fits)? else { return Ok(None) };
-                let memory = tokenizer_memory(&header).map_err(|e| self.error_of(HEADER, e))?;
-                memory.map_or(Ok(()), |memory| fits(TokenizerReading::exact(memory)))?;
-                let json = tokenizer_json(&header).map_err(|e| self.error_of(HEADER, e))?;
-                let Some(json) = json else { return Ok(None) };
-                (json, HEADER)
+                (gguf_text::tokenizer(&header, agrees), HEADER)
             }
         };
-        let read = Tokenizer::read(&json, |memory| {
-            fits(TokenizerReading::exact(memory)).map_err(Refused::By)
-        });
-        let mut tokenizer = read.map_err(|refused| match refused {
-            Refused::Tokenizer(error) => self.error_of(file, error),
+        let read = read.map_err(|refused| match refused {
+            Refused::File(cause) => self.error_of(file, cause),
             Refused::By(error) => error,
         })?;
+        let Some(mut tokenizer) = read else { return Ok(None) };
         tokenizer.limit(self.spec().vocab).map_err(|e| self.error_of(file, e))?;
         Ok(Some(tokenizer))
     }
@@ -363,13 +358,19 @@ pub fn contents(dir: &Path) -> Result<(Manifest, Option<ModelSpec>)> {
 
 /// Reason that a tokenizer was not read.
 enum Refused {
-    Tokenizer(TokenizerError),
+    File(Cause),
     By(Error),
 }
 
 impl From<TokenizerError> for Refused {
     fn from(error: TokenizerError) -> Refused {
-        Refused::Tokenizer(error)
+        Refused::File(error.into())
+    }
+}
+
+impl From<GgufTextError> for Refused {
+    fn from(error: GgufTextError) -> Refused {
+        Refused::File(error.into())
     }
 }
 

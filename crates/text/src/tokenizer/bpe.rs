@@ -1,44 +1,43 @@
 //! Byte pair encoding with the same ids as the `tokenizers` crate, in a tenth of its memory.
 
 mod file;
+mod merges;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::hash::{BuildHasher, RandomState};
 
-use hashbrown::HashTable;
 use tokenizers::Token;
 
 use super::TokenizerError;
 use super::vocabulary::Vocabulary;
 
+pub(in super::super) use merges::{MergeRanks, MergeScores, Merges};
+
 /// A model that splits words into characters and merges adjacent tokens, the best pair first.
 #[derive(Clone, Debug)]
-pub(super) struct Bpe {
+pub(in super::super) struct Bpe {
     vocabulary: Vocabulary,
-    merges: MergeRanks,
-    /// Token for characters that the vocabulary lacks. Without it they are left out.
-    unknown: Option<String>,
-    /// True if consecutive unknown characters become a single token.
-    fuses_unknown: bool,
-    /// Suffix of the last character of a word.
-    suffix: String,
+    merges: Merges,
+    options: BpeOptions,
     /// Ids of the tokens of single bytes, which spell unknown characters.
     bytes: Option<Box<[Option<u32>; 256]>>,
-    /// True if a word that is a token is never split.
-    takes_whole_words: bool,
-    /// True if the file asks to skip merges at random.
-    is_random: bool,
 }
 
-/// Merges by pair, best first.
+/// The options of a model.
 #[derive(Clone, Debug, Default)]
-struct MergeRanks {
-    /// Ids of the left token, the right token, and the merged token.
-    all: Vec<[u32; 3]>,
-    /// Ranks, by the hash of the pair.
-    ranks: HashTable<u32>,
-    hasher: RandomState,
+pub(in super::super) struct BpeOptions {
+    /// Token for characters that the vocabulary lacks. Without it they are left out.
+    pub(in super::super) unknown: Option<String>,
+    /// True if consecutive unknown characters become a single token.
+    pub(in super::super) fuses_unknown: bool,
+    /// Suffix of the last character of a word.
+    pub(in super::super) suffix: String,
+    /// True if tokens of single bytes spell unknown characters.
+    pub(in super::super) falls_back_to_bytes: bool,
+    /// True if a word that is a token is never split.
+    pub(in super::super) takes_whole_words: bool,
+    /// True if the file asks to skip merges at random.
+    pub(in super::super) is_random: bool,
 }
 
 /// A token of a word during merging.
@@ -56,12 +55,22 @@ struct WordPart {
 const NONE: usize = usize::MAX;
 
 impl Bpe {
+    pub(in super::super) fn new(
+        vocabulary: Vocabulary,
+        merges: Merges,
+        options: BpeOptions,
+    ) -> Bpe {
+        let byte = |byte: usize| vocabulary.id(&format!("<0x{byte:02X}>"));
+        let bytes = options.falls_back_to_bytes.then(|| Box::new(std::array::from_fn(byte)));
+        Bpe { vocabulary, merges, options, bytes }
+    }
+
     pub(super) fn vocabulary(&self) -> &Vocabulary {
         &self.vocabulary
     }
 
     pub(super) fn is_random(&self) -> bool {
-        self.is_random
+        self.options.is_random
     }
 
     /// Appends the ids of the tokens of a word.
@@ -86,13 +95,13 @@ impl Bpe {
         if word.is_empty() {
             return Ok(Vec::new());
         }
-        if self.takes_whole_words
+        if self.options.takes_whole_words
             && let Some(id) = self.vocabulary.id(word)
         {
             return Ok(vec![WordPart { id, len: word.len(), before: NONE, behind: NONE }]);
         }
         let mut parts = self.characters(word)?;
-        self.merges.apply(&mut parts);
+        self.merge(&mut parts);
         parts.retain(|part| part.len != 0);
         Ok(parts)
     }
@@ -117,8 +126,8 @@ impl Bpe {
             let len = end - start;
             let ended;
             let text = match characters.peek() {
-                None if !self.suffix.is_empty() => {
-                    ended = format!("{text}{}", self.suffix);
+                None if !self.options.suffix.is_empty() => {
+                    ended = format!("{text}{}", self.options.suffix);
                     &*ended
                 }
                 _ => text,
@@ -135,9 +144,9 @@ impl Bpe {
                 ids.for_each(|id| add(id, 1));
                 continue;
             }
-            let Some(token) = &self.unknown else { continue };
+            let Some(token) = &self.options.unknown else { continue };
             unknown = match unknown {
-                Some((id, before)) if self.fuses_unknown => Some((id, before + len)),
+                Some((id, before)) if self.options.fuses_unknown => Some((id, before + len)),
                 before => {
                     if let Some((id, len)) = before {
                         add(id, len);
@@ -163,42 +172,15 @@ impl Bpe {
         let ids = text.bytes().map(|byte| table[usize::from(byte)]);
         ids.clone().all(|id| id.is_some()).then(|| ids.flatten())
     }
-}
-
-impl MergeRanks {
-    /// Stores merges, given in the order of their ranks. If a pair occurs several times, its last
-    /// merge counts.
-    fn new(mut all: Vec<[u32; 3]>) -> MergeRanks {
-        all.shrink_to_fit();
-        let hasher = RandomState::new();
-        let mut ranks = HashTable::with_capacity(all.len());
-        let pair = |rank: u32| (all[rank as usize][0], all[rank as usize][1]);
-        for rank in 0..all.len() as u32 {
-            let hash = hasher.hash_one(pair(rank));
-            match ranks.find_mut(hash, |&other| pair(other) == pair(rank)) {
-                Some(other) => *other = rank,
-                None => {
-                    ranks.insert_unique(hash, rank, |&other| hasher.hash_one(pair(other)));
-                }
-            }
-        }
-        MergeRanks { all, ranks, hasher }
-    }
-
-    /// Rank of the merge of two tokens, and the merged token.
-    fn get(&self, left: u32, right: u32) -> Option<(u32, u32)> {
-        let hash = self.hasher.hash_one((left, right));
-        let is_it = |&rank: &u32| self.all[rank as usize][..2] == [left, right];
-        self.ranks.find(hash, is_it).map(|&rank| (rank, self.all[rank as usize][2]))
-    }
 
     /// Merges the parts of a word: the pair with the lowest rank first, and on ties the leftmost.
-    fn apply(&self, parts: &mut [WordPart]) {
+    fn merge(&self, parts: &mut [WordPart]) {
+        let get = |left, right| self.merges.get(&self.vocabulary, left, right);
         // Rank, position of the left part, and merged token.
-        let mut queue: BinaryHeap<Reverse<(u32, usize, u32)>> =
+        let mut queue: BinaryHeap<Reverse<(u64, usize, u32)>> =
             BinaryHeap::with_capacity(parts.len());
         for (at, pair) in parts.windows(2).enumerate() {
-            if let Some((rank, id)) = self.get(pair[0].id, pair[1].id) {
+            if let Some((rank, id)) = get(pair[0].id, pair[1].id) {
                 queue.push(Reverse((rank, at, id)));
             }
         }
@@ -209,19 +191,19 @@ impl MergeRanks {
             }
             let right = parts[next];
             // An older entry of the queue may refer to parts that have changed since.
-            if self.get(left, right.id).is_none_or(|(_, now)| now != id) {
+            if get(left, right.id).is_none_or(|(_, now)| now != id) {
                 continue;
             }
             parts[at] = WordPart { id, len: len + right.len, before, behind: right.behind };
             parts[next].len = 0;
             if right.behind != NONE {
                 parts[right.behind].before = at;
-                if let Some((rank, id)) = self.get(id, parts[right.behind].id) {
+                if let Some((rank, id)) = get(id, parts[right.behind].id) {
                     queue.push(Reverse((rank, at, id)));
                 }
             }
             if before != NONE
-                && let Some((rank, id)) = self.get(parts[before].id, id)
+                && let Some((rank, id)) = get(parts[before].id, id)
             {
                 queue.push(Reverse((rank, before, id)));
             }

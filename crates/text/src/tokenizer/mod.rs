@@ -1,9 +1,10 @@
 //! Conversion of text to token ids.
 
-mod bpe;
-mod memory;
-mod model;
+pub(super) mod bpe;
+pub(super) mod memory;
+pub(super) mod model;
 mod outline;
+pub(super) mod parts;
 mod pattern;
 pub(super) mod published;
 mod room;
@@ -21,6 +22,7 @@ use super::guard::{caught, caught_on_thread};
 pub use memory::TokenizerMemory;
 use model::{Inner, WordModel};
 use outline::TokenizerOutline;
+use parts::TokenizerParts;
 use room::EncodingRoom;
 use starts::Starts;
 use steps::Steps;
@@ -182,24 +184,20 @@ impl Tokenizer {
         }
         let outline: TokenizerOutline<'_> = serde_json::from_slice(json).map_err(damaged)?;
         let patterns = outline.check().map_err(TokenizerError::Unsupported)?;
-        fits(outline.memory())?;
-        Ok(Tokenizer::of(json, &outline, &patterns)?)
+        let sizes = outline.sizes().map_err(damaged)?;
+        sizes.check().map_err(TokenizerError::Unsupported)?;
+        fits(sizes.memory())?;
+        Steps::check_patterns(&patterns).map_err(TokenizerError::Unsupported)?;
+        let parts = guarded(|| TokenizerParts::of_outline(json, &outline, &sizes))?;
+        Ok(Tokenizer::of(parts)?)
     }
 
-    fn of(
-        json: &[u8],
-        outline: &TokenizerOutline<'_>,
-        patterns: &[String],
-    ) -> Result<Tokenizer, TokenizerError> {
-        Steps::check_patterns(patterns).map_err(TokenizerError::Unsupported)?;
-        // The `tokenizers` crate normalizes added tokens while it parses them, so this comes first.
-        let starts = guarded(|| starts::of(outline))?;
-        let mut inner: Inner = guarded(|| serde_json::from_slice(json).map_err(damaged))?;
-        // Padding and truncation are left over from training. Prompts need neither.
-        inner.with_padding(None);
-        if let Err(e) = inner.with_truncation(None) {
-            return Err(damaged(e));
-        }
+    /// Builds a tokenizer whose patterns were checked.
+    pub(super) fn of(parts: TokenizerParts) -> Result<Tokenizer, TokenizerError> {
+        let longest = parts.longest;
+        // The `tokenizers` crate normalizes added tokens when it gets them, so this comes first.
+        let starts = guarded(|| starts::of(parts.normalizer.as_ref(), &parts.added))?;
+        let inner = guarded(|| parts.build())?;
         if let WordModel::Bpe(bpe) = inner.get_model()
             && bpe.is_random()
         {
@@ -209,7 +207,6 @@ impl Tokenizer {
             Some(decoder) => Some(DecoderSpec::of(decoder).map_err(TokenizerError::Decoder)?),
             None => None,
         };
-        let longest = outline.longest();
         let pieces = TokenPieces::new(decoder, longest).map_err(TokenizerError::Decoder)?;
         let steps = Steps::new(inner.get_normalizer(), inner.get_pre_tokenizer());
         let steps = steps.map_err(TokenizerError::Unsupported)?;

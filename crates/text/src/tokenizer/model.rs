@@ -1,12 +1,8 @@
 //! The model of a tokenizer, which splits words into tokens.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-use serde::de::{Deserializer, Error, IgnoredAny};
-use serde_json::value::RawValue;
 use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::BpeTrainer;
 use tokenizers::{
@@ -29,7 +25,7 @@ pub(super) type Inner = TokenizerImpl<
 /// A model: byte pair encoding, which nearly all language models use, or a model of the
 /// `tokenizers` crate.
 #[derive(Debug)]
-pub(super) enum WordModel {
+pub(in super::super) enum WordModel {
     Bpe(Bpe),
     Other(ModelWrapper),
 }
@@ -79,26 +75,6 @@ impl WordModel {
                 _ => square(word.len()).saturating_mul(word.len() as u64),
             },
         }
-    }
-}
-
-impl<'de> Deserialize<'de> for WordModel {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        struct ModelKind<'a> {
-            #[serde(borrow, default, rename = "type")]
-            kind: Option<Cow<'a, str>>,
-            #[serde(default)]
-            merges: Option<IgnoredAny>,
-        }
-
-        let json = <&RawValue>::deserialize(from)?.get();
-        let ModelKind { kind, merges } = serde_json::from_str(json).map_err(D::Error::custom)?;
-        let made = match kind.map_or(merges.is_some(), |kind| kind == "BPE") {
-            true => Bpe::from_json(json).map(WordModel::Bpe),
-            false => serde_json::from_str(json).map(WordModel::Other),
-        };
-        made.map_err(D::Error::custom)
     }
 }
 

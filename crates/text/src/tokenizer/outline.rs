@@ -1,80 +1,55 @@
 //! The structure of a `tokenizer.json`, checked before the `tokenizers` crate builds anything from
 //! it.
 
+mod model;
+
 use std::borrow::Cow;
-use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tokenizers::PostProcessorWrapper;
+use tokenizers::{AddedToken, PostProcessorWrapper};
 
-use super::memory::TokenizerMemory;
+use super::memory::{MAX_TOKEN, TokenizerSizes};
 use super::steps::MAX_PRECOMPILED;
+pub(super) use model::ModelOutline;
 
 /// Maximum size of a section other than the vocabulary. The largest is a table of characters, with
 /// some 400 KB.
 const MAX_SECTION: usize = 2 << 20;
 /// Maximum number of normalizers, pre-tokenizers and decoders.
 const MAX_STEPS: usize = 64;
-/// Maximum size of a token; published tokenizers have tokens of a few hundred bytes.
-const MAX_TOKEN: usize = 4096;
-/// Maximum number of tokens: four times the largest vocabulary.
-const MAX_TOKENS: usize = 1 << 20;
-/// Maximum total size of the added tokens; some tokenizers have thousands.
-const MAX_ADDED: usize = 4 << 20;
-/// Maximum total size of tokens with scores, which become a tree with a node for each byte.
-const MAX_SCORED: usize = 8 << 20;
-/// Maximum number of merge rules; published vocabularies have about two for each token.
-const MAX_MERGES: usize = 1 << 20;
-const MERGES_PER_TOKEN: usize = 16;
 /// Maximum number of pieces, tokens and token bytes that are added around a text.
 const MAX_AROUND: usize = 4096;
-/// Maximum size of words such as `<unk>` and `##`, which are repeated for every word or letter.
-const MAX_AFFIX: usize = 64;
-
-/// The parts of a `tokenizer.json` that determine sizes.
+/// The parts of a `tokenizer.json`, with the steps and the lists of its model not parsed yet.
 #[derive(Deserialize)]
 pub(super) struct TokenizerOutline<'a> {
     #[serde(borrow, default)]
-    normalizer: Option<&'a RawValue>,
+    pub(super) version: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
-    pre_tokenizer: Option<&'a RawValue>,
+    pub(super) normalizer: Option<&'a RawValue>,
     #[serde(borrow, default)]
-    post_processor: Option<&'a RawValue>,
+    pub(super) pre_tokenizer: Option<&'a RawValue>,
     #[serde(borrow, default)]
-    decoder: Option<&'a RawValue>,
+    pub(super) post_processor: Option<&'a RawValue>,
     #[serde(borrow, default)]
-    pub(super) added_tokens: Vec<Added<'a>>,
+    pub(super) decoder: Option<&'a RawValue>,
+    /// Tokens that are recognised wherever a text contains them.
+    #[serde(borrow, default)]
+    added_tokens: Vec<Added<'a>>,
     #[serde(borrow)]
-    model: ModelOutline<'a>,
-}
-
-/// A token that is recognised wherever a text contains it.
-#[derive(Deserialize)]
-pub(super) struct Added<'a> {
-    #[serde(borrow)]
-    pub(super) content: Cow<'a, str>,
-    /// True if it is searched for in the normalized text.
-    #[serde(default)]
-    pub(super) normalized: bool,
+    pub(super) model: ModelOutline<'a>,
 }
 
 #[derive(Deserialize)]
-struct ModelOutline<'a> {
-    #[serde(borrow, default, rename = "type")]
-    kind: Option<Cow<'a, str>>,
-    #[serde(default)]
-    vocab: VocabularySizes,
-    #[serde(default)]
-    merges: Option<MergeCount>,
-    #[serde(borrow, default)]
-    unk_token: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    continuing_subword_prefix: Option<Cow<'a, str>>,
-    #[serde(borrow, default)]
-    end_of_word_suffix: Option<Cow<'a, str>>,
+struct Added<'a> {
+    #[serde(borrow)]
+    content: Cow<'a, str>,
+    single_word: bool,
+    lstrip: bool,
+    rstrip: bool,
+    normalized: bool,
+    special: bool,
 }
 
 impl TokenizerOutline<'_> {
@@ -93,67 +68,31 @@ impl TokenizerOutline<'_> {
         if let Some(section) = self.post_processor {
             check_around(section.get())?;
         }
-        let mut added = 0;
-        for token in &self.added_tokens {
-            added += token.content.len();
-            match token.content.len() {
-                0 => return Err("an empty added token".to_owned()),
-                1..=MAX_TOKEN if added <= MAX_ADDED => {}
-                _ => return Err(format!("added tokens of {added} bytes")),
-            }
+        if self.added_tokens.iter().any(|token| token.content.is_empty()) {
+            return Err("an empty added token".to_owned());
         }
         self.model.check()?;
         Ok(said.patterns)
     }
 
-    pub(super) fn normalizer(&self) -> Option<&str> {
-        self.normalizer.map(RawValue::get)
+    /// Numbers and sizes of the parts.
+    pub(super) fn sizes(&self) -> serde_json::Result<TokenizerSizes> {
+        let mut sizes = self.model.sizes()?;
+        self.added_tokens.iter().for_each(|token| sizes.add_added(token.content.len()));
+        Ok(sizes)
     }
 
-    /// Memory for building a tokenizer, without the file.
-    pub(super) fn memory(&self) -> TokenizerMemory {
-        let VocabularySizes { tokens, bytes, .. } = self.model.vocab;
-        let merges = self.model.merges.as_ref().map(|merges| merges.0);
-        let is_bpe = self.model.kind.as_deref().map_or(merges.is_some(), |kind| kind == "BPE");
-        let added = self.added_tokens.iter().map(|token| token.content.len());
-        TokenizerMemory::of(is_bpe, [tokens, bytes, merges.unwrap_or(0)], added)
-    }
-
-    /// Size of the longest token in bytes.
-    pub(super) fn longest(&self) -> usize {
-        let added = self.added_tokens.iter().map(|token| token.content.len());
-        added.max().unwrap_or(0).max(self.model.vocab.longest)
-    }
-}
-
-impl ModelOutline<'_> {
-    fn check(&self) -> Result<(), String> {
-        let VocabularySizes { tokens, bytes, longest, scored } = self.vocab;
-        if tokens > MAX_TOKENS {
-            return Err(format!("{tokens} tokens"));
-        }
-        let merges = self.merges.as_ref().map_or(0, |merges| merges.0);
-        if merges > MAX_MERGES.min(tokens.saturating_mul(MERGES_PER_TOKEN)) {
-            return Err(format!("{merges} merges for {tokens} tokens"));
-        }
-        if longest > MAX_TOKEN {
-            return Err(format!("a token of {longest} bytes"));
-        }
-        if scored && bytes > MAX_SCORED {
-            return Err(format!("tokens of {bytes} bytes"));
-        }
-        let affixes = [&self.unk_token, &self.continuing_subword_prefix, &self.end_of_word_suffix];
-        if let Some(affix) = affixes.into_iter().flatten().find(|affix| affix.len() > MAX_AFFIX) {
-            return Err(format!("an unk_token, prefix or suffix of {} bytes", affix.len()));
-        }
-        // The `tokenizers` crate cuts the prefix length off tokens in bytes, even within a
-        // character.
-        let prefix = self.continuing_subword_prefix.as_deref().unwrap_or_default();
-        let bpe = matches!(self.kind.as_deref(), None | Some("BPE"));
-        if bpe && !prefix.is_empty() {
-            return Err("BPE with a continuing_subword_prefix".to_owned());
-        }
-        Ok(())
+    /// The added tokens.
+    pub(super) fn added(&self) -> Vec<AddedToken> {
+        let added = self.added_tokens.iter().map(|token| AddedToken {
+            content: token.content.clone().into_owned(),
+            single_word: token.single_word,
+            lstrip: token.lstrip,
+            rstrip: token.rstrip,
+            normalized: token.normalized,
+            special: token.special,
+        });
+        added.collect()
     }
 }
 
@@ -247,101 +186,6 @@ impl FoundSteps {
             }
             (_, value) => self.add(value),
         }
-    }
-}
-
-/// Number of merge rules.
-#[derive(Default)]
-struct MergeCount(usize);
-
-impl<'de> Deserialize<'de> for MergeCount {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct MergeCountVisitor;
-        impl<'de> Visitor<'de> for MergeCountVisitor {
-            type Value = MergeCount;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of merges")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<MergeCount, A::Error> {
-                let mut merges = MergeCount::default();
-                while seq.next_element::<IgnoredAny>()?.is_some() {
-                    merges.0 += 1;
-                }
-                Ok(merges)
-            }
-        }
-        from.deserialize_seq(MergeCountVisitor)
-    }
-}
-
-/// Number, form and size of the tokens in a vocabulary.
-#[derive(Clone, Copy, Default)]
-struct VocabularySizes {
-    tokens: usize,
-    bytes: usize,
-    longest: usize,
-    /// True for a list with scores, false for a map of ids.
-    scored: bool,
-}
-
-impl VocabularySizes {
-    fn add(&mut self, len: usize) {
-        self.tokens += 1;
-        self.bytes += len;
-        self.longest = self.longest.max(len);
-    }
-}
-
-impl<'de> Deserialize<'de> for VocabularySizes {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct TokenSizesVisitor;
-        impl<'de> Visitor<'de> for TokenSizesVisitor {
-            type Value = VocabularySizes;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("tokens with ids or scores")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<VocabularySizes, A::Error> {
-                let mut vocabulary = VocabularySizes::default();
-                while let Some((Len(len), _)) = map.next_entry::<Len, IgnoredAny>()? {
-                    vocabulary.add(len);
-                }
-                Ok(vocabulary)
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<VocabularySizes, A::Error> {
-                let mut vocabulary = VocabularySizes { scored: true, ..VocabularySizes::default() };
-                while let Some((Len(len), _)) = seq.next_element::<(Len, IgnoredAny)>()? {
-                    vocabulary.add(len);
-                }
-                Ok(vocabulary)
-            }
-        }
-        from.deserialize_any(TokenSizesVisitor)
-    }
-}
-
-/// The length of a string, which is not stored.
-struct Len(usize);
-
-impl<'de> Deserialize<'de> for Len {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct TextVisitor;
-        impl Visitor<'_> for TextVisitor {
-            type Value = Len;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a token")
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Len, E> {
-                Ok(Len(text.len()))
-            }
-        }
-        from.deserialize_str(TextVisitor)
     }
 }
 

@@ -2,12 +2,11 @@
 
 use std::fmt;
 
-use tokenizers::{NormalizedString, NormalizerWrapper};
+use tokenizers::{AddedToken, NormalizedString, NormalizerWrapper};
 
-use super::outline::TokenizerOutline;
+use super::TokenizerError;
 use super::room::{self, EncodingRoom};
 use super::steps::Steps;
-use super::{TokenizerError, damaged};
 
 /// The possible first two bytes of a set of tokens, as a bit set.
 pub(super) struct Starts(Vec<u64>);
@@ -49,22 +48,23 @@ fn pair(first: u8, second: u8) -> usize {
     usize::from(first) << 8 | usize::from(second)
 }
 
-/// The starts of a file's added tokens: for tokens searched for in the original text, and in the
-/// normalized text.
-pub(super) fn of(outline: &TokenizerOutline<'_>) -> Result<[Starts; 2], TokenizerError> {
-    let normalizer = outline.normalizer().map(serde_json::from_str::<Option<NormalizerWrapper>>);
-    let normalizer = normalizer.transpose().map_err(damaged)?.flatten();
-    let steps = Steps::new(normalizer.as_ref(), None).map_err(TokenizerError::Unsupported)?;
+/// The starts of added tokens: for tokens searched for in the original text, and in the normalized
+/// text.
+pub(super) fn of(
+    normalizer: Option<&NormalizerWrapper>,
+    added: &[AddedToken],
+) -> Result<[Starts; 2], TokenizerError> {
+    let steps = Steps::new(normalizer, None).map_err(TokenizerError::Unsupported)?;
     // A single buffer for all tokens, as a file may have very many.
-    let bytes = outline.added_tokens.iter().map(|token| token.content.len()).sum();
+    let bytes = added.iter().map(|token| token.content.len()).sum();
     let room = EncodingRoom::new(bytes, usize::MAX);
     let [mut plain, mut normalized] = [Starts::new(), Starts::new()];
-    for token in &outline.added_tokens {
+    for token in added {
         if !token.normalized {
             plain.add(token.content.as_bytes());
             continue;
         }
-        let mut text = NormalizedString::from(&*token.content);
+        let mut text = NormalizedString::from(token.content.as_str());
         room.restart(text.len(), room::ADDED);
         steps.normalize(&mut text, &room).map_err(|error| match error {
             TokenizerError::Room { .. } => {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use sws_testing::gguf::{GgufFile, Key};
-use sws_text::gguf::{tokenizer_config_json, tokenizer_json};
+use sws_text::gguf::{self, GgufTextError, tokenizer_config_json};
 use sws_text::{ChatOptions, ChatTemplate, Message, Tokenizer};
 
 use crate::tokenizer::{byte_level, sentencepiece};
@@ -58,8 +58,12 @@ fn tokenizer(json: &[u8]) -> Tokenizer {
     Tokenizer::from_bytes(json).unwrap()
 }
 
+fn of_header(header: &[u8]) -> Result<Option<Tokenizer>, GgufTextError> {
+    gguf::tokenizer(header, |_| Ok(()))
+}
+
 fn same(header: &[u8], json: &Value) {
-    let found = tokenizer(&tokenizer_json(header).unwrap().unwrap());
+    let found = of_header(header).unwrap().unwrap();
     let expected = tokenizer(json.to_string().as_bytes());
     assert_eq!(found.vocab_size(), expected.vocab_size());
     for text in TEXTS {
@@ -112,7 +116,7 @@ fn every_name_gives_a_tokenizer() {
         let header = header(&byte_level(), "gpt2", |file| {
             file.key("tokenizer.ggml.pre", pre.into());
         });
-        let found = tokenizer(&tokenizer_json(&header).unwrap().unwrap());
+        let found = of_header(&header).unwrap().unwrap();
         for text in TEXTS {
             let ids = found.encode(text, false).unwrap();
             let back = found.decode(&ids, false);
@@ -129,7 +133,7 @@ fn sentencepiece_tokenizers_have_merges_by_score() {
         file.key("tokenizer.ggml.unknown_token_id", Key::U32(0));
     };
     let written = header(&json, "llama", bos);
-    let found = tokenizer(&tokenizer_json(&written).unwrap().unwrap());
+    let found = of_header(&written).unwrap().unwrap();
     let expected = tokenizer(json.to_string().as_bytes());
     for text in TEXTS {
         let ids = expected.encode(text, true).unwrap();
@@ -152,7 +156,7 @@ fn sentencepiece_tokenizers_have_merges_by_score() {
     });
     let expected = tokenizer(bare.to_string().as_bytes());
     for written in [written, of_gemma] {
-        let found = tokenizer(&tokenizer_json(&written).unwrap().unwrap());
+        let found = of_header(&written).unwrap().unwrap();
         for text in ["the cat", " the\u{e9} he "] {
             let ids = expected.encode(text, true).unwrap();
             assert_eq!(found.encode(text, true).unwrap(), ids, "{text:?}");
@@ -180,7 +184,7 @@ fn templates_come_with_their_tokens() {
 
 #[test]
 fn what_is_not_known_is_refused() {
-    assert!(tokenizer_json(&GgufFile::default().header()).unwrap().is_none());
+    assert!(of_header(&GgufFile::default().header()).unwrap().is_none());
     let key = |file: &mut GgufFile, key: &str, value: Key| {
         file.keys.retain(|(name, _)| name != key);
         file.key(key, value);
@@ -191,7 +195,11 @@ fn what_is_not_known_is_refused() {
         (&|f| key(f, "tokenizer.ggml.pre", "odd".into()), "`tokenizer.ggml.pre` = `odd`"),
         (&|f| key(f, "tokenizer.ggml.model", "t5".into()), "`tokenizer.ggml.model` = `t5`"),
         (
-            &|f| key(f, "tokenizer.ggml.tokens", Key::Texts(vec!["a".into(), "a".into()])),
+            &|f| {
+                f.keys.retain(|(name, _)| name != "tokenizer.ggml.token_type");
+                key(f, "tokenizer.ggml.pre", "gpt-2".into());
+                key(f, "tokenizer.ggml.tokens", Key::Texts(vec!["a".into(), "a".into()]));
+            },
             "has the token `a` twice",
         ),
         (
@@ -199,6 +207,7 @@ fn what_is_not_known_is_refused() {
             "`tokenizer.ggml.token_type` is not what it should be",
         ),
         (&|f| key(f, "tokenizer.ggml.tokens", Key::U32(3)), "`tokenizer.ggml.tokens` is not what"),
+        (&|f| key(f, "tokenizer.ggml.token_type", Key::U32(3)), "token_type` is not what"),
         (
             &|f| {
                 key(f, "tokenizer.ggml.pre", "gpt-2".into());
@@ -214,20 +223,48 @@ fn what_is_not_known_is_refused() {
             },
             "has no `tokenizer.ggml.eos_token_id`",
         ),
+        (
+            &|f| {
+                key(f, "tokenizer.ggml.pre", "gpt-2".into());
+                key(f, "tokenizer.ggml.merges", Key::Texts(vec!["h e".into(), "h  e".into()]));
+            },
+            "the merge `h  e` is not of its tokens",
+        ),
     ];
     for (change, expected) in cases {
-        let error = tokenizer_json(&header(&byte_level(), "gpt2", *change)).unwrap_err();
+        let error = of_header(&header(&byte_level(), "gpt2", *change)).unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
     }
-    // Every part of every token is a token.
-    let runs = |f: &mut GgufFile| {
-        let tokens: Vec<String> = (1..=40).map(|n| "a".repeat(n)).collect();
-        f.keys.retain(|(name, _)| !name.ends_with(".token_type"));
-        key(f, "tokenizer.ggml.scores", Key::Floats(vec![0.0; tokens.len()]));
-        key(f, "tokenizer.ggml.tokens", Key::Texts(tokens));
-    };
-    let error = tokenizer_json(&header(&sentencepiece(), "llama", runs)).unwrap_err().to_string();
-    assert_eq!(error, "its GGUF file has more merges than any tokenizer; download it again");
-    let damaged = tokenizer_json(b"GGUF").unwrap_err().to_string();
+    let damaged = of_header(b"GGUF").unwrap_err().to_string();
     assert!(damaged.contains("the header of its GGUF file is damaged"), "{damaged}");
+}
+
+/// Merges follow from scores without a list of them, which would be long where every part of every
+/// token is a token.
+#[test]
+fn merges_of_scores_need_no_list() {
+    let tokens: Vec<String> = (1..=40).map(|n| "a".repeat(n)).collect();
+    let mut file = GgufFile::default();
+    file.key("tokenizer.ggml.model", "llama".into());
+    file.key("tokenizer.ggml.scores", Key::Floats((0..40).map(|n| -(n as f32)).collect()));
+    file.key("tokenizer.ggml.tokens", Key::Texts(tokens));
+    file.key("tokenizer.ggml.add_space_prefix", Key::Bool(false));
+    let found = of_header(&file.header()).unwrap().unwrap();
+    for length in [1, 2, 3, 5, 40] {
+        assert_eq!(found.encode(&"a".repeat(length), false).unwrap(), [length as u32 - 1]);
+    }
+    assert_eq!(found.encode(&"a".repeat(80), false).unwrap(), [31, 31, 15]);
+}
+
+#[test]
+fn memory_of_a_tokenizer_is_known_from_the_header() {
+    let asked = std::cell::Cell::new(None);
+    let header = header(&sentencepiece(), "llama", |_| ());
+    let fits = |memory: sws_text::TokenizerMemory| {
+        asked.set(Some(memory));
+        Err(GgufTextError::Missing("room"))
+    };
+    assert!(gguf::tokenizer(&header, fits).unwrap_err().to_string().contains("room"));
+    let memory = asked.get().unwrap();
+    assert!(memory.held <= memory.peak && memory.peak < 2 << 20, "{memory:?}");
 }

@@ -1,58 +1,55 @@
 //! The `model` of a `tokenizer.json` with byte pair encoding. Its tokens and merges are read one by
 //! one, so that reading takes no more memory than the result.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    DeserializeOwned, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor,
+};
 use serde_json::value::RawValue;
 
-use super::{Bpe, MergeRanks};
+use super::{Bpe, BpeOptions, MergeRanks, Merges};
+use crate::tokenizer::memory::TokenizerSizes;
+use crate::tokenizer::outline::ModelOutline;
 use crate::tokenizer::vocabulary::{Entries, Vocabulary};
 
-#[derive(Deserialize)]
-struct BpeFile<'a> {
-    #[serde(borrow)]
-    vocab: &'a RawValue,
-    #[serde(borrow)]
-    merges: &'a RawValue,
-    #[serde(default)]
-    dropout: Option<f32>,
-    #[serde(default)]
-    unk_token: Option<String>,
-    #[serde(default)]
-    end_of_word_suffix: Option<String>,
-    #[serde(default)]
-    fuse_unk: Option<bool>,
-    #[serde(default)]
-    byte_fallback: Option<bool>,
-    #[serde(default)]
-    ignore_merges: Option<bool>,
+impl Bpe {
+    /// Parses the model of a `tokenizer.json`, whose lists have these sizes.
+    pub(in super::super) fn of_outline(
+        outline: &ModelOutline<'_>,
+        sizes: &TokenizerSizes,
+    ) -> serde_json::Result<Bpe> {
+        let mut entries = Entries::with_capacity(sizes.tokens, sizes.bytes);
+        read(present(outline.vocab, "vocab")?, TokensVisitor(&mut entries))?;
+        let vocabulary = Vocabulary::new(entries);
+        let mut merges = Vec::with_capacity(sizes.merges);
+        let visitor = MergesVisitor { vocabulary: &vocabulary, merges: &mut merges };
+        read(present(outline.merges, "merges")?, visitor)?;
+        let owned = |text: &Option<Cow<'_, str>>| text.clone().map(Cow::into_owned);
+        let options = BpeOptions {
+            unknown: owned(&outline.unk_token),
+            fuses_unknown: option(outline.fuse_unk)?.unwrap_or(false),
+            suffix: owned(&outline.end_of_word_suffix).unwrap_or_default(),
+            falls_back_to_bytes: option(outline.byte_fallback)?.unwrap_or(false),
+            takes_whole_words: option(outline.ignore_merges)?.unwrap_or(false),
+            is_random: option::<f32>(outline.dropout)?.is_some_and(|share| share != 0.0),
+        };
+        Ok(Bpe::new(vocabulary, Merges::Listed(MergeRanks::new(merges)), options))
+    }
 }
 
-impl Bpe {
-    /// Parses the `model` of a `tokenizer.json`.
-    pub(in super::super) fn from_json(json: &str) -> serde_json::Result<Bpe> {
-        let file: BpeFile<'_> = serde_json::from_str(json)?;
-        let mut entries = Entries::default();
-        read(file.vocab, TokensVisitor(&mut entries))?;
-        let vocabulary = Vocabulary::new(entries);
-        let mut merges = Vec::new();
-        read(file.merges, MergesVisitor { vocabulary: &vocabulary, merges: &mut merges })?;
-        let byte = |byte: usize| vocabulary.id(&format!("<0x{byte:02X}>"));
-        let falls_back = file.byte_fallback.unwrap_or(false);
-        let bytes = falls_back.then(|| Box::new(std::array::from_fn(byte)));
-        Ok(Bpe {
-            merges: MergeRanks::new(merges),
-            unknown: file.unk_token,
-            fuses_unknown: file.fuse_unk.unwrap_or(false),
-            suffix: file.end_of_word_suffix.unwrap_or_default(),
-            bytes,
-            takes_whole_words: file.ignore_merges.unwrap_or(false),
-            is_random: file.dropout.is_some_and(|share| share != 0.0),
-            vocabulary,
-        })
-    }
+fn present<'a>(
+    json: Option<&'a RawValue>,
+    field: &'static str,
+) -> serde_json::Result<&'a RawValue> {
+    json.ok_or_else(|| serde_json::Error::missing_field(field))
+}
+
+/// The value of an option, if it is given.
+fn option<T: DeserializeOwned>(json: Option<&RawValue>) -> serde_json::Result<Option<T>> {
+    json.map(|json| serde_json::from_str(json.get())).transpose()
 }
 
 /// Reads a value with a visitor.
@@ -186,4 +183,4 @@ impl<'de> Visitor<'de> for MergeVisitor<'_> {
 
 /// A text, copied only where it has escapes.
 #[derive(Deserialize)]
-struct BpeText<'a>(#[serde(borrow)] std::borrow::Cow<'a, str>);
+struct BpeText<'a>(#[serde(borrow)] Cow<'a, str>);

@@ -6,6 +6,12 @@ use tokenizers::Model as _;
 use tokenizers::models::bpe::BPE;
 
 use super::*;
+use crate::tokenizer::outline::ModelOutline;
+
+fn bpe(json: &str) -> serde_json::Result<Bpe> {
+    let outline: ModelOutline<'_> = serde_json::from_str(json)?;
+    Bpe::of_outline(&outline, &outline.sizes()?)
+}
 
 /// Letters of vocabularies and words. The last two are in no vocabulary.
 const LETTERS: [&str; 6] = ["a", "b", "é", "▁", "z", "🙂"];
@@ -84,7 +90,7 @@ proptest! {
     #[test]
     fn tokens_equal_those_of_the_tokenizers_crate(file in files(), words in prop::collection::vec(words(), 1..8)) {
         let json = file.json().to_string();
-        let ours = Bpe::from_json(&json).unwrap();
+        let ours = bpe(&json).unwrap();
         let theirs: BPE = serde_json::from_str(&json).unwrap();
         for word in &words {
             let expected = theirs.tokenize(word).unwrap();
@@ -102,6 +108,54 @@ proptest! {
     }
 }
 
+/// A vocabulary of some of the texts of one to four letters, with scores of which several are equal.
+fn scored() -> impl Strategy<Value = Vec<(String, f64, bool)>> {
+    let text = prop::collection::vec(prop::sample::select(&LETTERS[..4]), 1..5);
+    let token = (text.prop_map(|all| all.concat()), -4..4i8, prop::bool::weighted(0.9));
+    prop::collection::vec(token, 1..60).prop_map(|tokens| {
+        let mut known = std::collections::HashSet::new();
+        let tokens = tokens.into_iter().filter(|(text, ..)| known.insert(text.clone()));
+        tokens.map(|(text, score, is_made)| (text, f64::from(score), is_made)).collect()
+    })
+}
+
+/// The same vocabulary with a list of its merges, best first: all splits of a token into two.
+fn listed(tokens: &[(String, f64, bool)]) -> BPE {
+    let id = |text: &str| tokens.iter().position(|(other, ..)| other == text);
+    let mut merges = Vec::new();
+    for (at, (text, score, is_made)) in tokens.iter().enumerate() {
+        for (split, _) in text.char_indices().skip(1).filter(|_| *is_made) {
+            let (left, right) = text.split_at(split);
+            if let (Some(a), Some(b)) = (id(left), id(right)) {
+                merges.push(((-score, at, a, b), (left.to_owned(), right.to_owned())));
+            }
+        }
+    }
+    merges.sort_by(|(one, _), (other, _)| one.partial_cmp(other).unwrap());
+    let vocab: tokenizers::models::bpe::Vocab =
+        tokens.iter().zip(0..).map(|((text, ..), id)| (text.clone(), id)).collect();
+    BPE::new(vocab, merges.into_iter().map(|(_, merge)| merge).collect())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn merges_by_score_equal_a_list_of_them(tokens in scored(), words in prop::collection::vec(words(), 1..8)) {
+        let mut entries = crate::tokenizer::vocabulary::Entries::default();
+        for ((text, ..), id) in tokens.iter().zip(0..) {
+            entries.push(text, id).unwrap();
+        }
+        let scores: Vec<f64> = tokens.iter().map(|(_, score, _)| *score).collect();
+        let merges = MergeScores::new(&scores, |id| tokens[id as usize].2);
+        let ours = Bpe::new(Vocabulary::new(entries), Merges::Scored(merges), BpeOptions::default());
+        let theirs = listed(&tokens);
+        for word in &words {
+            prop_assert_eq!(&ours.tokens(word).unwrap(), &theirs.tokenize(word).unwrap(), "{}", word);
+        }
+    }
+}
+
 #[test]
 fn what_is_no_model_is_refused() {
     let check = |change: &str, value: Value, expected: &str| {
@@ -116,7 +170,7 @@ fn what_is_no_model_is_refused() {
         };
         let mut json = file.json();
         json[change] = value;
-        let error = Bpe::from_json(&json.to_string()).unwrap_err().to_string();
+        let error = bpe(&json.to_string()).unwrap_err().to_string();
         assert!(error.contains(expected), "{change}: {error}");
     };
     check("merges", json!(["a"]), "the merge `a` is not two tokens");
@@ -134,7 +188,7 @@ fn what_is_no_model_is_refused() {
 #[test]
 fn an_unknown_token_without_id_is_an_error_of_the_text() {
     let json = json!({"vocab": {"a": 0}, "merges": [], "unk_token": "<unk>"}).to_string();
-    let bpe = Bpe::from_json(&json).unwrap();
+    let bpe = bpe(&json).unwrap();
     assert_eq!(bpe.tokens("aa").unwrap().len(), 2);
     assert!(bpe.tokens("ab").unwrap_err().to_string().contains("lacks its unk_token <unk>"));
 }
