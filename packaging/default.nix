@@ -18,7 +18,9 @@ rustPlatform.buildRustPackage {
   };
   cargoLock.lockFile = ../Cargo.lock;
   buildAndTestSubdir = "crates/cli";
-  buildFeatures = [ "candle" ];
+  # Without `tale`: the files of the bundled model are beside the program.
+  buildNoDefaultFeatures = true;
+  buildFeatures = [ "candle" "forms" "pull" "serve" "uring" ];
   # The tests take half an hour, and run where the project is developed.
   doCheck = false;
 

@@ -223,7 +223,9 @@ impl NamedModel {
         let path = match (&typed, command) {
             (Some(typed), _) => sws::locate(typed).ok(),
             (None, "chat") => here::newest_for_chat().map(|(here, _)| here),
-            (None, "run" | "serve" | "forward" | "certify" | "plan") => here::bundled().ok(),
+            (None, "run" | "serve" | "forward" | "certify" | "plan") => {
+                here::bundled_files().ok().flatten()
+            }
             (None, _) => None,
         };
         let path = path.and_then(|path| path.canonicalize().ok());

@@ -154,9 +154,25 @@ pub(crate) fn newest_for_chat() -> Option<(PathBuf, (Model, Here))> {
     })
 }
 
-/// Finds the bundled model, below the working directory or a parent directory of the program, or else
-/// where the program was built.
+/// Finds the bundled model: its files as [`bundled_files`] finds them, or else those that the program
+/// itself has, which are then written to the user's cache.
 pub(crate) fn bundled() -> anyhow::Result<PathBuf> {
+    if let Some(files) = bundled_files()? {
+        return Ok(files);
+    }
+    #[cfg(feature = "tale")]
+    {
+        crate::bundled::in_cache()
+    }
+    #[cfg(not(feature = "tale"))]
+    bail!(
+        "no model was given, and there is none in `shards`, neither here nor where the program lies; give a shard directory, a checkpoint directory, a GGUF file, or the id of a model, which `sws list` shows and `sws pull` downloads"
+    )
+}
+
+/// Finds the files of the bundled model, below the working directory or a parent directory of the
+/// program, or else where the program was built.
+pub(crate) fn bundled_files() -> anyhow::Result<Option<PathBuf>> {
     let program = std::env::current_exe().and_then(|path| path.canonicalize()).ok();
     let above = program.iter().flat_map(|path| path.ancestors().skip(1));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
@@ -173,10 +189,8 @@ pub(crate) fn bundled() -> anyhow::Result<PathBuf> {
             bail!("`{}` holds several models; name one: {}", place.display(), names.join(", "));
         }
         if let Some(model) = models.pop() {
-            return Ok(model);
+            return Ok(Some(model));
         }
     }
-    bail!(
-        "no model was given, and there is none in `shards`, neither here nor where the program lies; give a shard directory, a checkpoint directory, a GGUF file, or the id of a model, which `sws list` shows and `sws pull` downloads"
-    )
+    Ok(None)
 }

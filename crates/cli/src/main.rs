@@ -4,6 +4,8 @@ mod account;
 mod answer;
 mod args;
 mod atomic_file;
+#[cfg(feature = "tale")]
+mod bundled;
 mod commands;
 mod config;
 mod exit;
@@ -55,6 +57,8 @@ fn asks_for_help(kind: ErrorKind) -> bool {
 #[inline(never)]
 fn start() -> ExitCode {
     process::reserve();
+    #[cfg(feature = "tale")]
+    sws_engine::leave_out_of_plans(bundled::bytes());
     interrupt::before_an_end(watch::restore);
     if let Err(error) = args::check_shell() {
         note!("sws: {error}");

@@ -56,7 +56,8 @@ pub mod watch;
 
 pub use budget::{
     HitBasis, HitCurve, Ledger, MemoryUse, PerToken, Plan, PlanError, PlanOptions, Planner,
-    ProcessMemory, PromptReads, RamBudget, SlotClass, TokenCosts, UnknownBudget, routes_of,
+    ProcessMemory, PromptReads, RamBudget, SlotClass, TokenCosts, UnknownBudget,
+    leave_out_of_plans, routes_of,
 };
 pub use certificate::{
     Certificate, CertificateError, CertificateOutcome, CertifiedStep, Difference, Witness,

@@ -71,7 +71,10 @@ pub(crate) fn run(args: &args::Doctor) -> anyhow::Result<ExitCode> {
 
 /// The newest model of this machine, or the bundled one: its disk stands for that of others.
 fn any_model() -> Option<Model> {
-    let paths = newest().into_iter().filter_map(|here| here.path).chain(here::bundled().ok());
+    let paths = newest()
+        .into_iter()
+        .filter_map(|here| here.path)
+        .chain(here::bundled_files().ok().flatten());
     let mut models = paths.filter_map(|path| model::open(Some(&path)).ok());
     models.next()
 }

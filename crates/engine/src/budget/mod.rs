@@ -11,5 +11,6 @@ pub use plan::{
     HitBasis, HitCurve, PerToken, Plan, PlanError, PlanOptions, Planner, PromptReads, SlotClass,
     TokenCosts, routes_of,
 };
+pub use process::leave_out_of_plans;
 pub(crate) use process::status;
 pub use ram::{RamBudget, UnknownBudget};

@@ -1,6 +1,7 @@
 //! Memory of the process apart from the model, as reported by the system.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use sws_format::{MANIFEST_FILE, Manifest, SMALL_FILES};
 use sws_store::release_freed_memory;
@@ -25,6 +26,16 @@ const KERNEL_FILE: u64 = 2 * KIB;
 const CHARGED_AHEAD: u64 = 64 * 4 * KIB;
 /// Bytes that the first read of a file brings into the page cache.
 const READAHEAD: u64 = 128 * KIB;
+
+/// Bytes of the program that are never touched.
+static UNTOUCHED: AtomicU64 = AtomicU64::new(0);
+
+/// Declares that so many bytes of the program's file are data that is never touched in memory, so that
+/// no plan counts them.
+pub fn leave_out_of_plans(bytes: u64) {
+    UNTOUCHED.store(bytes, Ordering::Relaxed);
+}
+
 impl ProcessMemory {
     /// Measures this process, which should hold everything but the weights of the model in `dir`: a
     /// plan does not know of later allocations.
@@ -41,7 +52,8 @@ impl ProcessMemory {
         let stack =
             if enabled.is_ok_and(|word| word.contains("[always]")) { WHOLE_STACK } else { STACK };
         ProcessMemory {
-            program: mapped(Path::new("/proc/self/maps")),
+            program: mapped(Path::new("/proc/self/maps"))
+                .saturating_sub(UNTOUCHED.load(Ordering::Relaxed)),
             stacks: threads * stack + READERS * READER_STACK,
             heap: field("RssAnon:"),
             tokenizer: 0,
