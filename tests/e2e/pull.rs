@@ -472,7 +472,19 @@ fn gguf_files_are_chosen_by_their_tag() {
         file.write(&dir.join(name));
     }
     let user = User::of(&dir);
-    user.sws(&[&"pull", &ID]).refused(2, &["Tiny-BF16, Tiny-Q4_K_M", "choose one"]);
+    let several = user.sws(&[&"pull", &ID]);
+    let several = several.refused(2, &["Tiny-BF16, Tiny-Q4_K_M", "choose one"]);
+    let length = dir.join("Tiny-BF16.gguf").metadata().unwrap().len();
+    let shown = sws::Size(length).to_string();
+    for tag in ["BF16", "Q4_K_M"] {
+        let command = format!("sws pull {ID}:{tag}");
+        let line = several.stdout.lines().find(|line| line.ends_with(&command)).unwrap();
+        assert!(line.contains(&shown) && line.contains(" in memory "), "{line}");
+    }
+    assert!(several.stdout.contains(&format!("for this machine: sws pull {ID}:")), "{several:?}");
+    // Of headers, and of one model alone.
+    let asked = |name: &str| user.hub.requests(name).len();
+    assert!(asked("Tiny-BF16.gguf") > 0 && asked("Tiny-Q4_K_M.gguf") == 0, "one header is read");
     user.sws(&[&"pull", &format!("{ID}:Q5_0")]).refused(2, &["Q5_0", "Tiny-BF16, Tiny-Q4_K_M"]);
     user.sws(&[&"pull", &format!("{ID}:BF16")]).succeeded();
     let inspected = |name: &str| user.sws(&[&"inspect", &name]);

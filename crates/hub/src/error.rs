@@ -164,6 +164,13 @@ pub enum HubError {
         clipped(file)
     )]
     FileName { id: ModelId, file: String },
+    /// A repository with several models, of which none was chosen.
+    #[error("`{id}` has several models: {}; choose one, as in `{id}:Q4_K_M`", some_of(models))]
+    Several {
+        id: ModelId,
+        /// Their names.
+        models: Vec<String>,
+    },
     /// A repository without a model that this program can read.
     #[error("`{id}` {problem}")]
     Contents {

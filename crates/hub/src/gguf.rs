@@ -57,6 +57,24 @@ pub fn gguf_models<'a>(
     models
 }
 
+/// The shortest tag that chooses a model among these files; `None` if its name alone does.
+pub fn gguf_tag<'a>(files: &[&str], model: &'a str) -> Option<&'a str> {
+    let file = model.rsplit('/').next().unwrap_or(model);
+    let ends = file.rmatch_indices(['-', '.']).map(|(at, _)| &file[at + 1..]);
+    let folder = model.rsplit_once('/').and_then(|(folder, _)| folder.rsplit('/').next());
+    let is_it = |tag: &&str| {
+        let chosen = choose_gguf(files.iter().copied(), Some(tag));
+        let first = chosen.ok().and_then(|chosen| gguf_model(chosen.first()?));
+        first.is_some_and(|(chosen, _)| chosen == model)
+    };
+    // As an encoding is named; numbers are of sizes and versions.
+    let tells = |tag: &&str| {
+        tag.starts_with(|c: char| c.is_ascii_alphabetic())
+            && tag.contains(|c: char| c.is_ascii_digit())
+    };
+    ends.chain(folder).filter(tells).find(is_it)
+}
+
 fn owned<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     names.into_iter().map(str::to_owned).collect()
 }
@@ -114,6 +132,27 @@ mod tests {
         assert_eq!(choose_gguf(["a.gguf", "b.md"], None).unwrap(), ["a.gguf"]);
         assert_eq!(choose_gguf(["b.md"], None).unwrap(), [""; 0]);
         assert!(choose_gguf(["b.md"], Some("Q4")).unwrap_err().none);
+    }
+
+    #[test]
+    fn a_model_has_a_tag_that_chooses_it() {
+        let files = [
+            "M-Q4_K_M.gguf",
+            "M-Q8_0.gguf",
+            "M-UD-Q8_0.gguf",
+            "M-Q5_0.gguf",
+            "M-v1.5.gguf",
+            "BF16/M-BF16-00001-of-00002.gguf",
+        ];
+        let check = |model, tag| assert_eq!(gguf_tag(&files, model), tag, "{model}");
+        check("M-Q4_K_M", Some("Q4_K_M"));
+        check("M-UD-Q8_0", Some("UD-Q8_0"));
+        check("M-Q5_0", Some("Q5_0"));
+        check("M-v1.5", Some("v1.5"));
+        check("BF16/M-BF16", Some("BF16"));
+        // Only the whole name is its own.
+        check("M-Q8_0", None);
+        assert_eq!(choose_gguf(files, Some("M-Q8_0")).unwrap(), ["M-Q8_0.gguf"]);
     }
 
     #[test]

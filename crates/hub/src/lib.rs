@@ -62,7 +62,7 @@ pub use environment::{
     Environment, HubToken, ProxySetting, cache_variable, check_places, library_variable,
 };
 pub use error::{HubError, some_of};
-pub use gguf::{UnclearTag, choose_gguf, gguf_models, is_whole};
+pub use gguf::{UnclearTag, choose_gguf, gguf_models, gguf_tag, is_whole};
 #[cfg(feature = "client")]
 pub use keep::{DownloadJob, HubBlobs, keep, save};
 pub use library::{GGUF, Library, LibraryShards, form, staging};

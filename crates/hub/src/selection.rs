@@ -92,10 +92,12 @@ pub fn select(
             }
             false => some_of(&unclear.models),
         };
-        contents(match (unclear.none, tag) {
-            (true, Some(tag)) => format!("has no `{tag}` among {models}; choose one of them"),
-            _ => format!("has several models: {models}; choose one, as in `{}:Q4_K_M`", listing.id),
-        })
+        match (unclear.none, tag) {
+            (true, Some(tag)) => {
+                contents(format!("has no `{tag}` among {models}; choose one of them"))
+            }
+            _ => HubError::Several { id: listing.id.clone(), models: unclear.models },
+        }
     })?;
     if found.is_empty() {
         let pickles = listing.files.iter().any(|file| file.name.ends_with(".bin"));

@@ -19,7 +19,8 @@ const FILES: u16 = 4;
 ///
 /// Without a model, the command lists some to begin with.
 ///
-/// GGUF files stay as they are, in the Hugging Face cache. OWNER/NAME:Q4_K_M chooses one of several.
+/// GGUF files stay as they are, in the Hugging Face cache. OWNER/NAME:Q4_K_M chooses one of several;
+/// without it the command lists them, with one for this machine.
 ///
 /// Environment: HF_TOKEN or HF_TOKEN_PATH for gated and private models, HF_HOME and HF_HUB_CACHE,
 /// HF_ENDPOINT, HF_HUB_OFFLINE, HTTPS_PROXY and NO_PROXY as in Python's huggingface_hub; SWS_MODELS

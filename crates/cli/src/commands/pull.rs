@@ -3,6 +3,7 @@
 mod auto;
 mod checks;
 mod report;
+mod several;
 mod watch;
 
 use std::io::IsTerminal;
@@ -149,7 +150,13 @@ impl<'a> Pull<'a> {
             ),
             _ => {}
         }
-        let selection = self.select(&client, &listing)?;
+        let selection = match self.select(&client, &listing) {
+            Err(several @ HubError::Several { .. }) => {
+                self.print_models(&client, &listing)?;
+                return Err(several.into());
+            }
+            selected => selected?,
+        };
         self.check_supported(&client, &listing, &selection)?;
         self.check_room(&client, &listing, &selection)?;
         match (&selection.weights, args.form, args.keep) {
