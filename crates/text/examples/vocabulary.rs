@@ -15,10 +15,10 @@ use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
 use cap::Cap;
 use serde_json::{Value, json};
+use sws_format::Clock;
 use sws_testing::gguf::{GgufFile, Key, converted};
 use sws_testing::goldens::golden_dir;
 use sws_testing::root;
@@ -189,9 +189,10 @@ fn measured<T>(run: impl FnOnce() -> T) -> (T, Value) {
     // The heap is as large as it has ever been, so that its next maximum is that of `run`.
     let ballast: Vec<u8> = Vec::with_capacity(HEAP.max_allocated() - HEAP.allocated());
     let before = HEAP.allocated();
-    let started = Instant::now();
+    let clock = Clock::real();
+    let started = clock.now();
     let made = run();
-    let seconds = started.elapsed().as_secs_f64();
+    let seconds = (clock.now() - started).as_secs_f64();
     let peak = HEAP.max_allocated().saturating_sub(before);
     let held = HEAP.allocated().saturating_sub(before);
     drop(ballast);
