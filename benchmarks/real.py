@@ -8,7 +8,7 @@ DIR holds the model and the other programs; --build puts there what `peers/build
 ramvamp-repack` makes, and a contender that is not there is left out by name. BigMoeOnEdge is on no registry: it takes
 part if --bmoe names its program. Needs root, for control groups of version 1 that kill, and an empty page cache before
 each run. The order is reversed every other round. All continue the same prompt of 128 tokens greedily by 64 tokens in a
-context of 512. docs/benchmarks/peers.md has what the columns mean.
+context of 512. --json has the version of each program, and the day. docs/benchmarks/peers.md has what the columns mean.
 """
 
 import argparse
@@ -48,6 +48,9 @@ class Sws:
     def missing(self, run):
         return None if self.program.exists() else f"there is no `{self.program}`"
 
+    def version(self, run):
+        return version_of(self.program)
+
     def command(self, run, limit):
         words = [self.program, "run", run.model, "--ram", limit, "--prompt-file", run.prompt, "-n", run.tokens]
         greedy = ["--temperature", 0, "--ignore-eos", "--no-warm-start", "--json"]
@@ -74,6 +77,9 @@ class Ramvamp:
             if not what.exists():
                 return f"there is no `{what}`; --build makes it"
         return None
+
+    def version(self, run):
+        return version_of(run.dir / "bin/ramvamp")
 
     def prepare(self, run):
         """Its own copy of the model."""
@@ -102,6 +108,9 @@ class Bmoe:
     def missing(self, run):
         return None if run.bmoe else "--bmoe does not name its program"
 
+    def version(self, run):
+        return version_of(run.bmoe)
+
     def command(self, run, limit):
         cache = max(64, limit // 2**20 - BMOE_REST_MIB)
         # It also computes the logits after the last token, which the others leave out: a token less is the same work.
@@ -121,6 +130,10 @@ class Llama:
     def missing(self, run):
         there = any((run.dir / "venv/lib").glob("python*/site-packages/xllamacpp"))
         return None if there else f"xllamacpp is not in `{run.dir / 'venv'}`; --build puts it there"
+
+    def version(self, run):
+        [info] = (run.dir / "venv/lib").glob("python*/site-packages/xllamacpp-*.dist-info")
+        return info.stem.replace("-", " ")
 
     def command(self, run, limit):
         program = [run.dir / "venv/bin/python", HERE / "peers/greedy.py"]
@@ -190,6 +203,12 @@ def called(words):
     done = subprocess.run([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         raise SystemExit(f"`{' '.join(map(str, words))}` failed: {done.stdout[-500:]}")
+    return done.stdout
+
+
+def version_of(program):
+    """The first line that a program prints of its version."""
+    return called([program, "--version"]).partition("\n")[0]
 
 
 def busy():
@@ -374,7 +393,13 @@ def main():
         getattr(contender, "prepare", lambda _: None)(run)
     limits = [int(float(size) * 2**30) for size in run.groups.split(",")]
     blank = {"tokens": run.tokens, "layers": run.layers, "threads": run.threads, "machine": machine()}
-    rows = [{"what": what, "limit": limit, **blank, "runs": []} for limit in limits for what in turns]
+    blank["date"] = time.strftime("%Y-%m-%d", time.gmtime())
+    versions = {what: contender.version(run) for what, contender in turns.items()}
+    rows = [
+        {"what": what, "version": versions[what], "limit": limit, **blank, "runs": []}
+        for limit in limits
+        for what in turns
+    ]
     for number in range(run.rounds):
         for limit in limits:
             now = [row for row in rows if row["limit"] == limit and "ended" not in row]
