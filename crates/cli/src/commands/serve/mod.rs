@@ -60,7 +60,7 @@ fn serve_one(
     threads: &Threads,
     interrupt: &Interrupt,
 ) -> anyhow::Result<()> {
-    let OpenedModel { model, text, names } = opened;
+    let OpenedModel { model, text, names, .. } = opened;
     let address = server.address();
     note!("sws: listening on http://{address}; loading the model");
     let loader = model.with(args.model.options()).needs(needs).text(text).threads(threads);

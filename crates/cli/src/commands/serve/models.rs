@@ -31,6 +31,8 @@ pub(super) struct OpenedModel {
     pub(super) model: Model,
     pub(super) text: TextCodec,
     pub(super) names: ModelNames,
+    /// What was typed, or the directory of the model.
+    place: PathBuf,
 }
 
 /// Opens all models that were typed, with their tokenizers. `--name` and `--alias` are of the first.
@@ -82,6 +84,7 @@ fn open_one(args: &args::Serve, typed: TypedModel, is_first: bool) -> anyhow::Re
     // A model without a template continues texts only.
     let text = model.with(args.model.options()).read_text()?;
     let text = text.while_loaded(model.chat_template().ok());
+    let shown = place.clone().unwrap_or_else(|| model.dir().to_owned());
     // Clients know a model by the id that found it.
     let id = place.filter(|place| !place.exists() && model.supplier().is_none());
     let id = id.map_or_else(|| model.name(), |id| id.to_string_lossy().into_owned());
@@ -89,7 +92,7 @@ fn open_one(args: &args::Serve, typed: TypedModel, is_first: bool) -> anyhow::Re
     let aliases = args.alias.iter().filter(|_| is_first).cloned();
     // Or by its file, whatever the server calls it.
     let aliases = aliases.chain(model.gguf_stem().map(str::to_owned)).collect();
-    Ok(OpenedModel { model, text, names: ModelNames { id, aliases } })
+    Ok(OpenedModel { model, text, names: ModelNames { id, aliases }, place: shown })
 }
 
 /// Refuses models that clients cannot tell apart.
@@ -99,8 +102,8 @@ fn check_names(opened: &[OpenedModel]) -> anyhow::Result<()> {
             bail!(
                 "two models have the id `{}`, `{}` and `{}`; name one of them, as in `sws serve A other=B`",
                 later.names.id,
-                other.model.dir().display(),
-                later.model.dir().display(),
+                other.place.display(),
+                later.place.display(),
             );
         }
     }
