@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use sws::{
-    Activations, BatchRequest, Cancel, Defaults, GenerationOptions, LoadedModel, Needs, Pooling,
-    TextCodec, Warning,
+    Activations, BatchRequest, Cancel, Defaults, GenerationOptions, LoadedModel, Needs,
+    StatePooling, TextCodec, Warning,
 };
 use sws_engine::{Gauge, Plan};
 use sws_format::Clock;
@@ -92,7 +92,7 @@ pub(crate) struct ServedIdentity {
     /// Kind of activations of products.
     pub(crate) activations: Activations,
     /// How texts become vectors, if the model was made for that.
-    pub(crate) pooling: Option<Pooling>,
+    pub(crate) pooling: Option<StatePooling>,
     /// Reasons why the result differs from that of the published weights.
     pub(crate) lossy: Vec<String>,
 }

@@ -43,7 +43,7 @@ pub use chat::{
 };
 pub use constraint::{Constraint, ConstraintError, TokenMask};
 pub use detokenize::{Detokenizer, Position};
-pub use dry::{Dry, DryOptions};
+pub use dry::{DryOptions, DrySettings};
 pub use generation::{
     Generation, GenerationError, GenerationOptions, Sampling, SettingOf, SettingOrigin,
 };
