@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sws::{BatchRequest, Cancel, GenerationOptions, Pooling};
+use sws::{BatchRequest, Cancel, GenerationOptions, StatePooling};
 use sws_model::check_tokens;
 
 use crate::app::App;
@@ -104,7 +104,7 @@ pub(crate) fn embed(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prep
     asked.prepared(app, served, pooling)
 }
 
-fn pooling(served: &Served) -> Result<Pooling, Failure> {
+fn pooling(served: &Served) -> Result<StatePooling, Failure> {
     served.identity.pooling.ok_or_else(|| {
         Failure::not_offered(
             "embeddings are not supported by this model: neither `pooling_type` in a GGUF file nor 1_Pooling/config.json says how its texts become vectors",
@@ -125,7 +125,7 @@ impl VectorsAsked {
         self,
         app: &App,
         served: &Arc<Served>,
-        pooling: Pooling,
+        pooling: StatePooling,
     ) -> Result<Prepared, Failure> {
         let VectorsAsked { model, prompts, dimensions, form } = self;
         if let Some(model) = model.filter(|model| !served.is_named(model)) {
@@ -175,7 +175,7 @@ impl VectorsAsked {
 /// The vectors of all texts.
 struct VectorsAnswer {
     model: String,
-    pooling: Pooling,
+    pooling: StatePooling,
     form: VectorForm,
     dimensions: usize,
     tally: TextTally,
@@ -200,8 +200,8 @@ impl VectorsAnswer {
                 let data: Vec<Value> = vectors.into_iter().enumerate().map(entry).collect();
                 let mut x_sws = self.tally.spent();
                 x_sws["pooling"] = match self.pooling {
-                    Pooling::Mean => "mean".into(),
-                    Pooling::Last => "last".into(),
+                    StatePooling::Mean => "mean".into(),
+                    StatePooling::Last => "last".into(),
                 };
                 json!({
                     "object": "list",

@@ -136,14 +136,12 @@ impl AnswerWriter for ContentAnswer {
     fn take(&mut self, number: usize, happened: Happened, out: &mut String) -> Result<(), Failure> {
         match happened {
             Happened::Began(known) => self.tally.begin(number, known),
-            Happened::Piece(piece, _) if self.stream => {
-                if !piece.text.is_empty() {
-                    let tokens: Vec<u32> = piece.token.into_iter().collect();
-                    let part = json!({"content": piece.text, "tokens": tokens, "stop": false});
-                    event(out, &part);
-                }
+            Happened::Piece(piece, _) if !self.stream => self.text.push_str(&piece.text),
+            Happened::Piece(piece, _) if !piece.text.is_empty() => {
+                let tokens: Vec<u32> = piece.token.into_iter().collect();
+                let part = json!({"content": piece.text, "tokens": tokens, "stop": false});
+                event(out, &part);
             }
-            Happened::Piece(piece, _) => self.text.push_str(&piece.text),
             Happened::Ended(made) => {
                 let end = self.tally.end(number, *made)?;
                 self.is_over = true;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use sws::{
-    Activations, Defaults, GenerationOptions, LoadedModel, Needs, PlannedModel, Pooling, TextCodec,
-    Warning,
+    Activations, Defaults, GenerationOptions, LoadedModel, Needs, PlannedModel, StatePooling,
+    TextCodec, Warning,
 };
 use sws_engine::Plan;
 use sws_model::KvPrecision;
@@ -55,7 +55,7 @@ pub(crate) struct ServedIdentity {
     /// Kind of activations of products.
     pub(crate) activations: Activations,
     /// How texts become vectors, if the model was made for that.
-    pub(crate) pooling: Option<Pooling>,
+    pub(crate) pooling: Option<StatePooling>,
     /// Reasons why the result differs from that of the published weights.
     pub(crate) lossy: Vec<String>,
 }

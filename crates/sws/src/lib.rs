@@ -126,7 +126,7 @@ pub use load::set::{ModelSet, PlannedModel, SetEntry};
 pub use measure::{Computing, Dry, Others, PromptComputing, disk_speed, memory_speed};
 pub use open::find::{locate, locate_checkpoint};
 pub use open::model::{Defaults, Model, checkpoint, contents};
-pub use open::pooling::Pooling;
+pub use open::pooling::StatePooling;
 pub use open::reading::ReadingRoom;
 pub use open::suggestions::{SUGGESTIONS, Suggestion};
 pub use open::text::TextCodec;

@@ -28,7 +28,7 @@ pub struct DryOptions {
 
 /// Settings of DRY, resolved and checked.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Dry {
+pub struct DrySettings {
     multiplier: f32,
     base: f32,
     allowed_length: usize,
@@ -50,9 +50,9 @@ const BYTES: usize = 40;
 const HEADS: usize = 1 << 16;
 const TAIL: usize = 20;
 
-impl Dry {
+impl DrySettings {
     /// The settings, if they have an effect.
-    pub(crate) fn resolve(options: &DryOptions) -> Result<Option<Dry>, GenerationError> {
+    pub(crate) fn resolve(options: &DryOptions) -> Result<Option<DrySettings>, GenerationError> {
         let check = |key: &'static str, value: f32, is_sane: bool, expected: &'static str| {
             if is_sane { Ok(value) } else { Err(GenerationError::Option { key, value, expected }) }
         };
@@ -75,7 +75,7 @@ impl Dry {
             return Ok(None);
         }
         let allowed_length = options.allowed_length.unwrap_or(ALLOWED);
-        Ok(Some(Dry { multiplier, base, allowed_length, last_tokens, breakers }))
+        Ok(Some(DrySettings { multiplier, base, allowed_length, last_tokens, breakers }))
     }
 
     /// The penalty for this many tokens above the allowed length. The power is a product in a fixed
@@ -97,7 +97,7 @@ impl Dry {
 /// The tokens of a text so far, and their repetitions.
 #[derive(Debug)]
 pub(crate) struct DryState {
-    dry: Dry,
+    dry: DrySettings,
     breakers: Breakers,
     /// The last tokens of the text, from the first on.
     history: Vec<u32>,
@@ -107,7 +107,7 @@ pub(crate) struct DryState {
 }
 
 impl DryState {
-    pub(crate) fn new(dry: Dry) -> DryState {
+    pub(crate) fn new(dry: DrySettings) -> DryState {
         DryState { dry, breakers: Breakers::default(), history: Vec::new(), repeats: Vec::new() }
     }
 
@@ -249,7 +249,7 @@ impl Breakers {
 mod tests {
     use super::*;
 
-    fn dry(allowed_length: usize, last_tokens: usize) -> Dry {
+    fn dry(allowed_length: usize, last_tokens: usize) -> DrySettings {
         let options = DryOptions {
             multiplier: Some(0.5),
             base: Some(2.0),
@@ -257,12 +257,12 @@ mod tests {
             last_tokens: Some(last_tokens),
             breakers: None,
         };
-        Dry::resolve(&options).unwrap().unwrap()
+        DrySettings::resolve(&options).unwrap().unwrap()
     }
 
     /// The penalties after these tokens, as token and penalty. Token 7 contains a breaker, and token 8
     /// followed by 9 is one.
-    fn penalties(dry: Dry, text: &[u32]) -> Vec<(u32, f32)> {
+    fn penalties(dry: DrySettings, text: &[u32]) -> Vec<(u32, f32)> {
         let mut state = DryState::new(dry);
         state.breakers =
             Breakers { whole: vec![1 << 7], heads: vec![(8, 0)], rests: vec![vec![9]] };
@@ -316,7 +316,7 @@ mod tests {
         assert!(dry(2, 99).penalty(1 << 16) < f32::INFINITY);
         let steep =
             DryOptions { multiplier: Some(100.0), base: Some(100.0), ..DryOptions::default() };
-        assert_eq!(Dry::resolve(&steep).unwrap().unwrap().penalty(1000), f32::MAX);
+        assert_eq!(DrySettings::resolve(&steep).unwrap().unwrap().penalty(1000), f32::MAX);
     }
 
     #[test]
@@ -343,23 +343,23 @@ mod tests {
 
     #[test]
     fn settings_are_checked() {
-        let with = |change: fn(&mut DryOptions)| {
-            let mut options = DryOptions { multiplier: Some(0.8), ..DryOptions::default() };
-            change(&mut options);
-            Dry::resolve(&options).map_err(|error| error.to_string())
+        let resolve =
+            |options: &DryOptions| DrySettings::resolve(options).map_err(|error| error.to_string());
+        let on = DryOptions { multiplier: Some(0.8), ..DryOptions::default() };
+        assert!(resolve(&on).unwrap().is_some());
+        assert_eq!(resolve(&DryOptions::default()), Ok(None));
+        assert_eq!(resolve(&DryOptions { last_tokens: Some(0), ..on.clone() }), Ok(None));
+        let breakers = |breakers: &[&str]| {
+            Some(breakers.iter().map(|breaker| (*breaker).to_owned()).collect())
         };
-        assert!(with(|_| ()).unwrap().is_some());
-        assert_eq!(with(|it| it.multiplier = None), Ok(None));
-        assert_eq!(with(|it| it.last_tokens = Some(0)), Ok(None));
-        let bad: [(fn(&mut DryOptions), &str); 5] = [
-            (|it| it.multiplier = Some(-1.0), "dry_multiplier"),
-            (|it| it.multiplier = Some(f32::NAN), "dry_multiplier"),
-            (|it| it.base = Some(0.5), "dry_base"),
-            (|it| it.breakers = Some(vec![String::new()]), "dry_sequence_breakers"),
-            (|it| it.breakers = Some(vec!["a".to_owned(); 17]), "dry_sequence_breakers"),
-        ];
-        for (change, key) in bad {
-            let message = with(change).unwrap_err();
+        for (options, key) in [
+            (DryOptions { multiplier: Some(-1.0), ..on.clone() }, "dry_multiplier"),
+            (DryOptions { multiplier: Some(f32::NAN), ..on.clone() }, "dry_multiplier"),
+            (DryOptions { base: Some(0.5), ..on.clone() }, "dry_base"),
+            (DryOptions { breakers: breakers(&[""]), ..on.clone() }, "dry_sequence_breakers"),
+            (DryOptions { breakers: breakers(&["a"; 17]), ..on.clone() }, "dry_sequence_breakers"),
+        ] {
+            let message = resolve(&options).unwrap_err();
             assert!(message.starts_with(key), "{message}");
         }
     }

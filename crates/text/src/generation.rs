@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use sws_format::{Configuration, Value};
 
 use crate::refusal::GenerationError;
-use crate::{Dry, DryOptions};
+use crate::{DryOptions, DrySettings};
 use settings::{FREQUENCY_PENALTY, MIN_P, PRESENCE_PENALTY, REPETITION_PENALTY};
 use settings::{Setting, TEMPERATURE, TOP_K, TOP_P};
 pub use settings::{SettingOf, SettingOrigin};
@@ -91,7 +91,7 @@ pub struct Sampling {
     pub frequency_penalty: f32,
     /// A penalty for tokens that would continue a repetition.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dry: Option<Dry>,
+    pub dry: Option<DrySettings>,
     /// Seed of the random numbers.
     pub seed: u64,
 }
@@ -218,7 +218,7 @@ impl Generation {
             repetition_penalty: repetition_penalty.0,
             presence_penalty: presence_penalty.0,
             frequency_penalty: frequency_penalty.0,
-            dry: Dry::resolve(&typed.dry)?,
+            dry: DrySettings::resolve(&typed.dry)?,
             // The keys of `RandomState` are the standard library's source of random bits. The seed
             // has 32 bits, because JSON without large integers would round more.
             seed: typed.seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 32),

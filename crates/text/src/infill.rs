@@ -28,8 +28,8 @@ pub struct InfillFile {
     pub text: String,
 }
 
-/// MarkNames of the tokens for one kind of models. An empty name stands for none.
-struct MarkNames {
+/// Names of the tokens for one kind of models. An empty name stands for none.
+struct InfillNames {
     /// Tokens before the prefix, the suffix and the text.
     frame: [&'static str; 3],
     repository: &'static str,
@@ -39,44 +39,44 @@ struct MarkNames {
 }
 
 /// The names of each kind, by the first match.
-const KNOWN: [MarkNames; 6] = [
+const KNOWN: [InfillNames; 6] = [
     // Qwen2.5-Coder, Qwen3-Coder, Granite 4.
-    MarkNames {
+    InfillNames {
         frame: ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"],
         repository: "<|repo_name|>",
         file: "<|file_sep|>",
         padding: "<|fim_pad|>",
     },
     // StarCoder 2, Granite Code, Granite 3.
-    MarkNames {
+    InfillNames {
         frame: ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"],
         repository: "<repo_name>",
         file: "<file_sep>",
         padding: "<fim_pad>",
     },
     // SantaCoder.
-    MarkNames {
+    InfillNames {
         frame: ["<fim-prefix>", "<fim-suffix>", "<fim-middle>"],
         repository: "",
         file: "",
         padding: "<fim-pad>",
     },
     // DeepSeek Coder.
-    MarkNames {
+    InfillNames {
         frame: ["<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"],
         repository: "",
         file: "",
         padding: "",
     },
     // GLM 4.5.
-    MarkNames {
+    InfillNames {
         frame: ["<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"],
         repository: "",
         file: "",
         padding: "",
     },
     // Code Llama, whose end is a token of its own.
-    MarkNames {
+    InfillNames {
         frame: ["▁<PRE>", "▁<SUF>", "▁<MID>"],
         repository: "",
         file: "",
@@ -119,7 +119,7 @@ impl Infill {
             [Some(prefix), Some(suffix), Some(middle)] => [prefix, suffix, middle],
             _ => known?.1,
         };
-        let named = |name: fn(&MarkNames) -> &'static str| {
+        let named = |name: fn(&InfillNames) -> &'static str| {
             names.map(name).filter(|name| !name.is_empty()).and_then(|name| tokenizer.id(name))
         };
         let repository = key(REPOSITORY).or_else(|| named(|names| names.repository));
@@ -229,7 +229,7 @@ mod tests {
             text: text.to_owned(),
         };
         let files = [file(Some("a"), "x"), file(None, "y")];
-        let MarkNames { frame: [prefix, suffix, middle], repository, file, .. } = &KNOWN[0];
+        let InfillNames { frame: [prefix, suffix, middle], repository, file, .. } = &KNOWN[0];
         let special = [*prefix, *suffix, *middle, *repository, *file];
         let end = format!("{prefix}ab{suffix}cd{middle}");
         let expected =

@@ -45,7 +45,7 @@ pub use chat::{
 };
 pub use constraint::{Constraint, ConstraintError, TokenMask};
 pub use detokenize::Detokenizer;
-pub use dry::{Dry, DryOptions};
+pub use dry::{DryOptions, DrySettings};
 pub use generation::{Generation, GenerationOptions, Sampling, SettingOf, SettingOrigin};
 pub use infill::{Infill, InfillFile};
 pub use noise::SAMPLER;

@@ -6,7 +6,7 @@ use sws_engine::Witness;
 use sws_format::Progress;
 use sws_text::{Generation, Position, TokenMask};
 
-use crate::{Cancel, Generated, Piece, Pooling, Rank, Result};
+use crate::{Cancel, Generated, Piece, Rank, Result, StatePooling};
 
 /// A text to continue among others.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub struct BatchRequest {
     /// [`Needs::all_logits`](crate::Needs::all_logits) was declared.
     pub prompt_ranks: bool,
     /// Makes one vector of the prompt's final states, in place of a text.
-    pub pooling: Option<Pooling>,
+    pub pooling: Option<StatePooling>,
     /// Sees the routes and logits of all tokens, for a certificate. Nothing of earlier texts is
     /// reused then, and neither a constraint nor a bias is allowed.
     pub witness: Option<Arc<Mutex<Witness>>>,

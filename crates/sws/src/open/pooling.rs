@@ -6,7 +6,7 @@ use crate::{Model, Result};
 
 /// How the final states of a text's tokens become one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pooling {
+pub enum StatePooling {
     /// Their mean.
     Mean,
     /// The state of the last token.
@@ -27,15 +27,15 @@ struct PoolingFile {
 impl Model {
     /// How texts become vectors, if the model was made for that: by `ARCHITECTURE.pooling_type` in
     /// a GGUF file, or by the file `1_Pooling/config.json` of a checkpoint.
-    pub fn pooling(&self) -> Result<Option<Pooling>> {
+    pub fn pooling(&self) -> Result<Option<StatePooling>> {
         // The states of gated streams are several.
         if self.spec().stream_gates().is_some() {
             return Ok(None);
         }
         if let Some(kind) = self.key_of_architecture("pooling_type") {
             return Ok(match kind {
-                1 => Some(Pooling::Mean),
-                3 => Some(Pooling::Last),
+                1 => Some(StatePooling::Mean),
+                3 => Some(StatePooling::Last),
                 _ => None,
             });
         }
@@ -43,8 +43,8 @@ impl Model {
         let file: PoolingFile = serde_json::from_slice(&json)
             .map_err(|e| self.error(format!("{FILE} is damaged ({e}); download it again")))?;
         Ok(match (file.pooling_mode_mean_tokens, file.pooling_mode_lasttoken) {
-            (true, false) => Some(Pooling::Mean),
-            (false, true) => Some(Pooling::Last),
+            (true, false) => Some(StatePooling::Mean),
+            (false, true) => Some(StatePooling::Last),
             _ => None,
         })
     }
@@ -53,13 +53,13 @@ impl Model {
 /// The vector of a text, of which the states come one after another.
 #[derive(Debug)]
 pub(crate) struct PooledStates {
-    pooling: Pooling,
+    pooling: StatePooling,
     /// The sum of the states, or the last one.
     sum: Vec<f64>,
 }
 
 impl PooledStates {
-    pub(crate) fn new(pooling: Pooling) -> PooledStates {
+    pub(crate) fn new(pooling: StatePooling) -> PooledStates {
         PooledStates { pooling, sum: Vec::new() }
     }
 
@@ -69,8 +69,8 @@ impl PooledStates {
         for state in states.chunks_exact(width) {
             for (sum, &x) in self.sum.iter_mut().zip(state) {
                 *sum = match self.pooling {
-                    Pooling::Mean => *sum + f64::from(x),
-                    Pooling::Last => f64::from(x),
+                    StatePooling::Mean => *sum + f64::from(x),
+                    StatePooling::Last => f64::from(x),
                 };
             }
         }
@@ -90,7 +90,9 @@ mod tests {
 
     #[test]
     fn vectors_are_the_mean_or_the_last_state_with_length_one() {
-        for (pooling, expected) in [(Pooling::Mean, [0.6, 0.8]), (Pooling::Last, [1.0, 0.0])] {
+        for (pooling, expected) in
+            [(StatePooling::Mean, [0.6, 0.8]), (StatePooling::Last, [1.0, 0.0])]
+        {
             // However the states arrive.
             for parts in [&[&[1.0, 8.0, 5.0, 0.0][..]][..], &[&[1.0, 8.0], &[5.0, 0.0]]] {
                 let mut pooled = PooledStates::new(pooling);
@@ -98,7 +100,7 @@ mod tests {
                 assert_eq!(pooled.normed(), expected, "{pooling:?}");
             }
         }
-        let mut zero = PooledStates::new(Pooling::Mean);
+        let mut zero = PooledStates::new(StatePooling::Mean);
         zero.take(2, &[0.0, 0.0]);
         assert_eq!(zero.normed(), [0.0, 0.0]);
     }

@@ -198,8 +198,7 @@ impl ArgumentRules<'_> {
                 Alternative::Literal(Value::String(text)) => {
                     let is_string = match json(text) {
                         Some((kind, _)) => {
-                            !kinds.contains(kind)
-                                && !(kind == "integer" && kinds.contains("number"))
+                            !(kinds.contains(kind) || kind == "integer" && kinds.contains("number"))
                         }
                         None => true,
                     };
