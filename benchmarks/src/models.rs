@@ -11,7 +11,7 @@ use sws_format::read_config;
 use sws_kernels::{Encoding, Tier};
 
 /// Budgets of common machines, in GiB.
-const MACHINES: [u64; 3] = [16, 32, 64];
+const MACHINES: [u64; 4] = [8, 16, 32, 64];
 
 /// Bytes per second that the machines of the table of speeds read from disk and from memory.
 const SPEEDS: [f64; 2] = [3.5e9, 5e10];
@@ -140,7 +140,7 @@ fn models(entries: &[Entry]) -> Result<String> {
     for machine in MACHINES {
         write!(table, " {machine} GiB |")?;
     }
-    table += "\n|---|---|---:|---:|---:|---:|---:|\n";
+    table += "\n|---|---|---:|---:|---:|---:|---:|---:|\n";
     let [disk, memory] = SPEEDS;
     for entry in entries {
         for plain in COLUMNS {

@@ -99,7 +99,7 @@ fn a_gguf_file_is_planned_before_it_is_downloaded() {
     user.hub.state().files.insert("Tiny-BF16.gguf".to_owned(), b"GGUF and no more".to_vec());
     let damaged = user.sws(&[&"plan", &format!("{ID}:BF16")]);
     assert!(!damaged.stderr.contains("/tmp"), "{damaged:?}");
-    damaged.refused(2, &[ID, "Tiny-BF16.gguf", "not a GGUF"]);
+    damaged.refused(2, &[ID, "Tiny-BF16.gguf", "cannot be used"]);
 }
 
 #[test]

@@ -45,7 +45,7 @@ fn too_little_address_space_is_a_clean_error() {
     let out = temp.path().join("out");
     let model = tales();
     let mut refused = 0;
-    for kib in (40_000..330_000).step_by(10_007) {
+    for kib in (80_000..370_000).step_by(10_007) {
         for more in ["--resident", "--no-warm-start"] {
             let args: [&dyn AsRef<std::ffi::OsStr>; 8] =
                 [&"forward", &model, &"--tokens", &"1,2,3", &"--threads", &"2", &"--out", &out];

@@ -79,9 +79,11 @@ export async function tryChat(browser, { url, dir, check, audit }) {
   const words = (expression) => browser.value(`(${expression})?.textContent`);
   const asked = (expression) => browser.value("asked.at(-1)." + expression);
   const send = async (question, until = IDLE) => {
+    // What the chosen model is may be asked first.
+    const before = await browser.value("asked.length");
     await browser.type("#question", question);
     await browser.press("Enter");
-    await browser.until("document.getElementById('question').value === '' && " + until);
+    await browser.until(`document.getElementById('question').value === '' && asked.length > ${before} && ${until}`);
   };
   const listed = () => browser.value("[...document.querySelectorAll('#conversations button')].map((button) => button.textContent)");
   const downloads = mkdtempSync(join(tmpdir(), "sws-downloads-"));

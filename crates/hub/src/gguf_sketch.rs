@@ -57,7 +57,7 @@ impl Client {
             GgufError::Read(cause) => refused(cause),
             reason => HubError::Contents {
                 id: listing.id.clone(),
-                problem: format!("has a file {:?} that is not GGUF: {reason}", file.name),
+                problem: format!("has a file {:?} that cannot be used: it {reason}", file.name),
             },
         })?;
         // Tensors after the header that belong to the configuration.

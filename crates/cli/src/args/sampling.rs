@@ -45,9 +45,9 @@ pub(crate) struct SamplingArgs {
     /// DRY: number of repeated tokens from which on there is a penalty [default: 2].
     #[arg(long, value_name = "N", hide_short_help = true)]
     dry_allowed_length: Option<usize>,
-    /// DRY: number of last tokens to search for repetitions; -1 for all [default: -1].
-    #[arg(long, value_name = "N", hide_short_help = true, allow_negative_numbers = true)]
-    dry_penalty_last_n: Option<i64>,
+    /// DRY: number of last tokens to search for repetitions [default: all].
+    #[arg(long, value_name = "N", hide_short_help = true)]
+    dry_penalty_last_n: Option<usize>,
     /// DRY: text over which no repetition reaches; can be given more than once, `none` for no text
     /// [default: line break, `:`, `"` and `*`].
     #[arg(
@@ -127,8 +127,7 @@ impl SamplingArgs {
             multiplier: self.dry_multiplier,
             base: self.dry_base,
             allowed_length: self.dry_allowed_length,
-            // A negative number means all tokens.
-            last_tokens: self.dry_penalty_last_n.and_then(|last| usize::try_from(last).ok()),
+            last_tokens: self.dry_penalty_last_n,
             breakers,
         }
     }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sws::Model;
+use sws_format::Piece;
 use sws_kernels::Tier;
 
 use crate::commands::machine::{Machine, digits};
@@ -83,13 +84,13 @@ pub(super) struct BenchRound {
 }
 
 impl BoardModel {
-    pub(super) fn of(model: &Model, weight_bytes: u64) -> BoardModel {
+    pub(super) fn of(model: &Model) -> BoardModel {
         let manifest = model.manifest();
         BoardModel {
             model_type: manifest.model.model_type.clone(),
             fingerprint: manifest.model.fingerprint.clone(),
             encoding: manifest.encoding.map(|encoding| encoding.to_string()),
-            weight_bytes,
+            weight_bytes: manifest.pieces.iter().map(Piece::stored_bytes).sum(),
         }
     }
 }
@@ -136,20 +137,11 @@ impl BenchBoard {
             for ram in self.budgets() {
                 let rounds: Vec<&BenchRound> =
                     self.rounds.iter().filter(|it| it.start == start && it.ram == ram).collect();
-                rows.extend(row(start, &shortened(ram), &rounds, drive));
+                rows.extend(row(start, &rounds, drive));
             }
         }
-        let heading = [
-            "start",
-            "budget",
-            "tok/s",
-            "first token",
-            "MB/token",
-            "of the drive",
-            "hits",
-            "peak",
-            "others",
-        ];
+        let heading =
+            ["start", "budget", "tok/s", "first", "MB/token", "drive", "hits", "peak", "others"];
         let count = self.rounds.iter().map(|round| round.round).max().unwrap_or(0);
         text += &format!("\n\n{}\n", table(&heading, &rows));
         text += &wrapped(&format!(
@@ -174,12 +166,7 @@ impl BenchBoard {
 }
 
 /// `None` without rounds.
-fn row(
-    start: BenchStart,
-    ram: &str,
-    rounds: &[&BenchRound],
-    drive: Option<f64>,
-) -> Option<Vec<String>> {
+fn row(start: BenchStart, rounds: &[&BenchRound], drive: Option<f64>) -> Option<Vec<String>> {
     let median = |value: fn(&BenchRound) -> Option<f64>| {
         let mut values: Vec<f64> = rounds.iter().filter_map(|round| value(round)).collect();
         values.sort_by(f64::total_cmp);
@@ -194,7 +181,7 @@ fn row(
     };
     Some(vec![
         start.to_owned(),
-        ram.to_owned(),
+        size(median(|round| Some(round.ram_bytes as f64))? as u64),
         digits(median(|round| Some(round.tokens_per_second))?),
         format!("{} s", digits(median(|round| Some(round.first_token_seconds))?)),
         digits(median(|round| Some(round.bytes_per_token))? / 1e6),
@@ -242,8 +229,11 @@ mod tests {
             others_share: Some(0.25),
         };
         let rounds = [round(9.0), round(1.0), round(3.0)];
-        let row = row(BenchStart::Cold, "8GiB", &rounds.each_ref(), Some(2e9)).unwrap();
-        assert_eq!(row, ["cold", "8GiB", "3.0", "0.50 s", "2.0", "50 %", "-", "1.00 MiB", "25 %"]);
-        assert_eq!(super::row(BenchStart::Warm, "8GiB", &[], None), None);
+        let row = row(BenchStart::Cold, &rounds.each_ref(), Some(2e9)).unwrap();
+        assert_eq!(
+            row,
+            ["cold", "8.00 GiB", "3.0", "0.50 s", "2.0", "50 %", "-", "1.00 MiB", "25 %"]
+        );
+        assert_eq!(super::row(BenchStart::Warm, &[], None), None);
     }
 }

@@ -82,7 +82,7 @@ fn measure(args: &args::BenchArgs, model: &Model) -> anyhow::Result<ExitCode> {
     let board = BenchBoard {
         format: board::FORMAT.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        model: BoardModel::of(model, certified.weight_bytes),
+        model: BoardModel::of(model),
         machine: BoardMachine::of(machine),
         prompt_tokens: prompt.len(),
         new_tokens: certified.tokens.len(),

@@ -24,7 +24,6 @@ pub(super) struct Continuing {
 /// The tokens of the text, and their certificate.
 pub(super) struct CertifiedText {
     pub(super) tokens: Vec<u64>,
-    pub(super) weight_bytes: u64,
     pub(super) certificate: Value,
 }
 
@@ -54,8 +53,7 @@ impl Continuing {
         let told = self.process(ram, dir.path(), &["--certify".as_ref(), file.as_os_str()])?;
         let certificate = std::fs::read(&file).context("the certificate of the first round")?;
         let certificate = serde_json::from_slice(&certificate)?;
-        let weight_bytes = number(&told["metrics"]["weight_bytes"])? as u64;
-        Ok(CertifiedText { tokens: tokens(&told)?, weight_bytes, certificate })
+        Ok(CertifiedText { tokens: tokens(&told)?, certificate })
     }
 
     /// Continues the text and returns the numbers.
