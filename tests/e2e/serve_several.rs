@@ -106,7 +106,8 @@ fn models_that_cannot_be_served_together_are_refused() {
     std::fs::write(damaged.join("config.json"), "{").unwrap();
     let taken = format!("tiny={}", tales().display());
     let missing = temp.path().join("missing");
-    let cases: [(&[&dyn AsRef<OsStr>], &[&str]); 7] = [
+    type Words<'a> = &'a [&'a dyn AsRef<OsStr>];
+    let cases: [(Words, &[&str]); 7] = [
         (&[&nested], &["two models have the id `tiny`", "other=B"]),
         (&[&taken], &["two models have the id `tiny`", "tales-moe"]),
         (&[&damaged], &["damaged", "config.json"]),

@@ -74,7 +74,6 @@ pub(crate) enum ProgressUnit {
     Bytes,
     Tokens,
     /// Work whose unit says nothing to people.
-    #[cfg_attr(not(feature = "pull"), expect(dead_code, reason = "headers come from the hub"))]
     Work,
     /// A prompt, of which a message [says](ProgressMeter::say) how far it is.
     Prompt,

@@ -104,7 +104,7 @@ fn malformed_http_is_refused_with_a_body() {
             "GET /v1/models/%ff HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
                 .to_owned(),
             400,
-            "no valid UTF-8",
+            "not valid UTF-8",
         ),
         ("G\u{1}T /health HTTP/1.1\r\n\r\n".to_owned(), 400, "not valid HTTP"),
     ] {

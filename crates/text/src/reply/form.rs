@@ -69,7 +69,10 @@ impl ArgumentTags {
         close: "<|close|>argument<|sep|>",
         barred: "<|close|>",
     };
+}
 
+#[cfg(feature = "grammar")]
+impl ArgumentTags {
     /// True if the tags say which values are strings. Otherwise the schema of the tool does.
     pub(crate) fn are_typed(&self) -> bool {
         !matches!(self.named, Named::Untyped(_))
