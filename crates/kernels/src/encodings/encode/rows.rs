@@ -6,7 +6,7 @@ use super::error::ErrorSums;
 #[derive(Clone, Debug, Default)]
 pub struct EncodedRows {
     /// The bytes of these rows in each part that is split by rows, in the order of
-    /// [`Encoding::parts`].
+    /// [`Encoding::parts`](crate::Encoding::parts).
     pub parts: [Vec<u8>; 2],
     /// Bytes of the patches of each row, where an encoding has some.
     pub escapes: Vec<u32>,
