@@ -17,7 +17,7 @@ use crate::report::Report;
 use crate::schedule;
 use crate::setting::Setting;
 use crate::setting::mib;
-use crate::task::{Crowd, Drafting, Ended, Endured, Ram, Switch, Task, Work, finished};
+use crate::task::{Crowd, Done, Drafting, Ended, Endured, Ram, Switch, Task, Work, finished};
 
 const CONTROL: &str = "control: a token, probability or hash with another bit is found";
 const ENDED: &str = "every text ends, and reads that fail end some of them only";
@@ -56,23 +56,7 @@ fn crowd(report: &mut Report, setting: &Setting) -> Result<()> {
         only_plan: false,
     };
     let budget = finished(task.clone().planned().run(None))?.budget;
-    let group = Group::new("gate", budget).ok();
-    if group.is_none() {
-        let why = "as no control group of version 1 can be made here";
-        report.note(format!("skipped: the limit of `{case}`, {why}"));
-    }
-    let ended = Task { ram: Ram::Bytes(budget), ..task }.run(group.as_ref());
-    if group.is_some() {
-        let killed = matches!(ended, Err(Ended::Killed(_)));
-        report.check(ALIVE, !killed, || format!("{case}: {ended:?}"));
-        if killed {
-            return Ok(());
-        }
-    }
-    let done = finished(ended)?;
-    report.check(WITHIN, done.peak_rss <= done.budget, || {
-        format!("{case}: {} of {}", mib(done.peak_rss), mib(done.budget))
-    });
+    let Some((done, counted)) = within(report, &case, task, budget)? else { return Ok(()) };
     let told: Vec<Told> = done
         .certificates
         .iter()
@@ -86,14 +70,37 @@ fn crowd(report: &mut Report, setting: &Setting) -> Result<()> {
         forked.fold([0, 0], |[all, known], told| [all + 1, known + usize::from(told.known > 4)]);
     report.check(REUSED, 2 * known > all, || format!("{case}: {known} of {all}"));
     let alone = compare(report, &tales(), &case, &told)?;
-    report.row(
-        &case,
-        format!("{alone}/{}", told.len() - failed),
-        &done,
-        group.and_then(|g| g.peak().ok()),
-    );
+    report.row(&case, format!("{alone}/{}", told.len() - failed), &done, counted);
     report.note(format!("{case}: {} reads failed, and {failed} texts with them", done.faults));
     Ok(())
+}
+
+/// Runs a task with a budget, in a control group that has it as its limit. Returns what was done and the
+/// most memory that the group counted; `None` if the task was killed.
+fn within(
+    report: &mut Report,
+    case: &str,
+    task: Task,
+    budget: u64,
+) -> Result<Option<(Done, Option<u64>)>> {
+    let group = Group::new("gate", budget).ok();
+    if group.is_none() {
+        let why = "as no control group of version 1 can be made here";
+        report.note(format!("skipped: the limit of `{case}`, {why}"));
+    }
+    let ended = Task { ram: Ram::Bytes(budget), ..task }.run(group.as_ref());
+    if group.is_some() {
+        let killed = matches!(ended, Err(Ended::Killed(_)));
+        report.check(ALIVE, !killed, || format!("{case}: {ended:?}"));
+        if killed {
+            return Ok(None);
+        }
+    }
+    let done = finished(ended)?;
+    report.check(WITHIN, done.peak_rss <= done.budget && done.budget == budget, || {
+        format!("{case}: {} of {}", mib(done.peak_rss), mib(done.budget))
+    });
+    Ok(Some((done, group.and_then(|group| group.peak().ok()))))
 }
 
 /// Bytes of experts of the second model.
@@ -123,19 +130,7 @@ fn switch(report: &mut Report, setting: &Setting) -> Result<()> {
         only_plan: false,
     };
     let budget = finished(task.clone().planned().run(None))?.budget + (16 << 20);
-    let group = Group::new("gate", budget).ok();
-    let ended = Task { ram: Ram::Bytes(budget), ..task }.run(group.as_ref());
-    if group.is_some() {
-        let killed = matches!(ended, Err(Ended::Killed(_)));
-        report.check(ALIVE, !killed, || format!("{case}: {ended:?}"));
-        if killed {
-            return Ok(());
-        }
-    }
-    let done = finished(ended)?;
-    report.check(WITHIN, done.peak_rss <= done.budget && done.budget == budget, || {
-        format!("{case}: {} of {}", mib(done.peak_rss), mib(done.budget))
-    });
+    let Some((done, counted)) = within(report, &case, task, budget)? else { return Ok(()) };
     let Endured { early, late, .. } = done.endured;
     report.check(RETURNED, early > 0 && late <= early + LEFT, || {
         format!("{case}: {} after the first loads, {} after the last", mib(early), mib(late))
@@ -152,7 +147,7 @@ fn switch(report: &mut Report, setting: &Setting) -> Result<()> {
         agreed += compare(report, place, &case, &told)?;
     }
     report.check(ENDED, told.len() == texts, || format!("{case}: {} of {texts}", told.len()));
-    report.row(&case, format!("{agreed}/{texts}"), &done, group.and_then(|g| g.peak().ok()));
+    report.row(&case, format!("{agreed}/{texts}"), &done, counted);
     Ok(())
 }
 

@@ -78,6 +78,7 @@ fn write_to(dir: &Path) -> io::Result<()> {
             at += part.len() as u64;
             left -= part.len();
         }
+        file.sync_all()?;
     }
     // What is there is not whole, or another process has just made it.
     if dir.exists() && !is_whole(dir) {

@@ -176,7 +176,7 @@ fn blocks(
         return Err(config.unsupported(entry, "1 for all layers that select blocks"));
     }
     if !heads.is_multiple_of(of_index) {
-        let reason = format!("of which the {heads} query heads are not multiple");
+        let reason = format!("of which the {heads} query heads are not a multiple");
         return Err(entry("sparse_num_index_heads", "index_n_heads")?.invalid(reason));
     }
     if dim < rotated || spec.width() as u64 > MAX_WIDTH {

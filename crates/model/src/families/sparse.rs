@@ -121,7 +121,7 @@ pub(super) fn grouped(
     if !most.is_multiple_of(group) {
         let entry =
             entry.or(config.get("index_topk")).ok_or(ConfigError::MissingKey("index_kpool"))?;
-        return Err(entry.invalid(format!("and {most} positions are not multiple of {group}")));
+        return Err(entry.invalid(format!("and {most} positions are not a multiple of {group}")));
     }
     let indexer = IndexerSpec { group, ..indexer };
     // The positions of whole groups, and the positions after them.

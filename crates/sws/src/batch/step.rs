@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sws_engine::Witness;
 use sws_format::{Pass, Progress};
-use sws_model::{CausalLm, Chunk, Observer, Routed, SourceError};
+use sws_model::{CausalLm, Chunk, ForwardError, Observer, Routed, SourceError};
 
 use super::text::{Running, SequencePlace, locked};
 use super::{Batch, Event, portion};
@@ -177,18 +177,9 @@ impl<'m> Batch<'m> {
         part: usize,
         each: &mut dyn FnMut(usize, Event),
     ) -> Result<Option<End>> {
-        // A text that has just ended recounted the memory, without this part.
-        self.make_room(&[(text.sequence, part)], 0);
         let top = text.request.ranks.unwrap_or(0);
         let mut scores = PromptScores::new(&text.next, self.model.len(), self.model.vocab(), top);
-        text.request.cancel.attach(self.waiter.as_ref());
-        let cancels = std::slice::from_ref(&text.request.cancel);
-        let scores_of = Some(&mut scores);
-        let mut watch =
-            BatchObserver { cancels, scores: scores_of, pooled: None, witnesses: Vec::new() };
-        let scored = self.model.score(&text.next[..part], &mut watch);
-        text.request.cancel.detach();
-        if let Err(error) = scored {
+        if let Err(error) = self.scored(text, part, Some(&mut scores), None) {
             return text.failed(error);
         }
         let (ranks, mut last) = scores.into_parts();
@@ -204,19 +195,32 @@ impl<'m> Batch<'m> {
         part: usize,
         each: &mut dyn FnMut(usize, Event),
     ) -> Result<Option<End>> {
-        self.make_room(&[(text.sequence, part)], 0);
         let mut pooled = text.pooled.take();
-        text.request.cancel.attach(self.waiter.as_ref());
-        let cancels = std::slice::from_ref(&text.request.cancel);
-        let mut watch =
-            BatchObserver { cancels, scores: None, pooled: pooled.as_mut(), witnesses: Vec::new() };
-        let scored = self.model.score(&text.next[..part], &mut watch);
-        text.request.cancel.detach();
+        let scored = self.scored(text, part, None, pooled.as_mut());
         text.pooled = pooled;
-        if let Err(error) = scored {
-            return text.failed(error);
+        match scored {
+            Ok(()) => Ok(text.pooled(part, self.clock.now(), each)),
+            Err(error) => text.failed(error),
         }
-        Ok(text.pooled(part, self.clock.now(), each))
+    }
+
+    /// Computes a part of a prompt, of whose tokens the logits or the states are wanted.
+    fn scored(
+        &mut self,
+        text: &Running<'_>,
+        part: usize,
+        scores: Option<&mut PromptScores<'_>>,
+        pooled: Option<&mut PooledStates>,
+    ) -> std::result::Result<(), ForwardError> {
+        // A text that has just ended recounted the memory, without this part.
+        self.make_room(&[(text.sequence, part)], 0);
+        let cancel = &text.request.cancel;
+        cancel.attach(self.waiter.as_ref());
+        let cancels = std::slice::from_ref(cancel);
+        let mut watch = BatchObserver { cancels, scores, pooled, witnesses: Vec::new() };
+        let scored = self.model.score(&text.next[..part], &mut watch);
+        cancel.detach();
+        scored
     }
 
     fn place(&mut self, sequence: usize) -> SequencePlace {

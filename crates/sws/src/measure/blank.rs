@@ -21,7 +21,7 @@ pub(super) struct Blank<'m> {
     has_head: bool,
 }
 
-/// Memory of placeholder weights: zeros, and bytes that are not number near zero, for encodings that
+/// Memory of placeholder weights: zeros, and bytes that make no number near zero, for encodings that
 /// need them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlankMemory<'m> {

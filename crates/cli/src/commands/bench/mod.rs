@@ -66,14 +66,20 @@ fn measure(args: &args::BenchArgs, model: &Model) -> anyhow::Result<ExitCode> {
         Ok(())
     };
     next()?;
-    let certified = continuing.certified(args.ram[0])?;
+    // A process that was interrupted as well has no reason to tell.
+    let told = |error| match interrupt.is_requested() {
+        true => Interrupted("nothing was written").into(),
+        false => error,
+    };
+    let certified = continuing.certified(args.ram[0]).map_err(told)?;
     let mut measured = Vec::new();
     for round in 1..=args.rounds {
         for &ram in &args.ram {
             let learned = tempfile::tempdir().context("a directory for what a round learns")?;
             for start in [BenchStart::Cold, BenchStart::Warm] {
                 next()?;
-                measured.push(continuing.round(round, ram, start, learned.path(), &certified)?);
+                let round = continuing.round(round, ram, start, learned.path(), &certified);
+                measured.push(round.map_err(told)?);
             }
         }
     }
@@ -123,7 +129,7 @@ fn check(args: &args::BenchArgs, model: &Model, file: &Path) -> anyhow::Result<E
     certificate.write_all(board.certificate.to_string().as_bytes())?;
     certificate.flush()?;
     if !args.json {
-        print(&board.text())?;
+        print(&format!("{}\nThe file says so; its text is computed again:\n", board.text()))?;
     }
     rounds::certify(model, certificate.path(), args)
 }
