@@ -14,7 +14,7 @@ mod transposed;
 use std::sync::{Mutex, PoisonError};
 
 use crate::buffer::Buffer;
-use crate::encodings::{EncodingSimd, for_common_decoder, for_decoder};
+use crate::encodings::{EncodingSimd, for_decoder};
 use crate::isa::Isa;
 use crate::simd::{Portable, Simd};
 use crate::{Activations, Matrix, Tier};
@@ -257,9 +257,9 @@ fn by_encoding<S: EncodingSimd>(
         return s.compiled(many::ManyTokens { m, x, y, scratch });
     }
     let one = one::OneToken { m, x: x.packed(), y };
-    if S::DECODES_ALL {
+    if S::IN_REGISTERS {
         for_decoder(s, m.encoding(), one);
-    } else if let Some(one) = for_common_decoder(s, m.encoding(), one) {
+    } else {
         s.compiled(one::OneDecoded(one));
     }
 }

@@ -76,7 +76,11 @@ struct TransposedCall<'a> {
 }
 
 fn by_encoding<S: EncodingSimd>(s: S, job: TransposedCall) {
-    if let Some(job) = for_common_decoder(s, job.m.encoding(), job) {
+    let rest = match S::IN_REGISTERS {
+        true => for_common_decoder(s, job.m.encoding(), job),
+        false => Some(job),
+    };
+    if let Some(job) = rest {
         s.compiled(TransposedDecoded(job));
     }
 }

@@ -19,7 +19,7 @@ impl Simd for Avx512 {
     const TILE_LANES: usize = 16;
     const TILE_ROWS: usize = ROWS;
     const TILE_TOKENS: usize = 4;
-    const DECODES_ALL: bool = true;
+    const IN_REGISTERS: bool = true;
     const SPAN: usize = 1;
 
     #[inline(always)]

@@ -50,7 +50,7 @@ impl Bytes for super::Portable {
         // SAFETY: by the contract of the trait.
         unsafe { p.cast::<Self::B>().read_unaligned() }
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_b_shifted(self, p: *const u8, by: [u32; 2]) -> Self::B {
         // SAFETY: by the contract of the trait.
         let read = unsafe { p.cast::<[u8; 32]>().read_unaligned() };
@@ -62,7 +62,7 @@ impl Bytes for super::Portable {
         shifted[32..].copy_from_slice(&self.shr_b(both, second)[32..]);
         shifted
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_halved(self, first: *const u8, second: *const u8) -> Self::B {
         let mut halved = [0; BLOCK];
         for (half, p) in [first, second].into_iter().enumerate() {
@@ -83,44 +83,44 @@ impl Bytes for super::Portable {
         }
         bytes
     }
-    #[inline(always)]
+    #[inline(never)]
     fn shr_b(self, mut a: Self::B, by: u32) -> Self::B {
         for two in a.as_chunks_mut().0 {
             *two = (u16::from_le_bytes(*two) >> by).to_le_bytes();
         }
         a
     }
-    #[inline(always)]
+    #[inline(never)]
     fn shl4_b(self, mut a: Self::B) -> Self::B {
         for two in a.as_chunks_mut().0 {
             *two = (u16::from_le_bytes(*two) << 4).to_le_bytes();
         }
         a
     }
-    #[inline(always)]
+    #[inline(never)]
     fn and_b(self, a: Self::B, mask: u8) -> Self::B {
         a.map(|a| a & mask)
     }
-    #[inline(always)]
+    #[inline(never)]
     fn or_b(self, a: Self::B, b: Self::B) -> Self::B {
         std::array::from_fn(|i| a[i] | b[i])
     }
-    #[inline(always)]
+    #[inline(never)]
     fn add_b(self, a: Self::B, value: u8) -> Self::B {
         a.map(|a| a.wrapping_add(value))
     }
-    #[inline(always)]
+    #[inline(never)]
     fn add_where(self, a: Self::B, bits: u64, value: u8) -> Self::B {
         std::array::from_fn(|i| a[i].wrapping_add((bits >> i & 1) as u8 * value))
     }
-    #[inline(always)]
+    #[inline(never)]
     fn add_tested(self, a: Self::B, bits: Self::B, tested: [u8; 2], value: u8) -> Self::B {
         std::array::from_fn(|i| {
             let is_set = bits[i] & tested[i / 32] != 0;
             a[i].wrapping_add(u8::from(is_set) * value)
         })
     }
-    #[inline(always)]
+    #[inline(never)]
     fn negate_where(self, a: Self::B, bits: u64) -> Self::B {
         std::array::from_fn(|i| if bits >> i & 1 == 1 { a[i].wrapping_neg() } else { a[i] })
     }

@@ -109,7 +109,7 @@ impl Codes for super::Portable {
         // SAFETY: by the contract of the trait.
         unsafe { p.cast::<Self::H>().write_unaligned(a) };
     }
-    #[inline(always)]
+    #[inline(never)]
     fn fma_h(self, a: Self::H, b: Self::H, c: Self::H) -> Self::H {
         std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
     }
@@ -117,7 +117,7 @@ impl Codes for super::Portable {
     fn fold_h(self, a: Self::H) -> f32 {
         fold(a)
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn f16_h(self, p: *const u8, stride: usize) -> Self::H {
         std::array::from_fn(|i| {
             // SAFETY: by the contract of the trait.
@@ -155,7 +155,7 @@ impl Codes for super::Portable {
         let numbers = unsafe { p.cast::<[f32; 4]>().read_unaligned() };
         std::array::from_fn(|i| numbers[i / 4])
     }
-    #[inline(always)]
+    #[inline(never)]
     fn fields(self, bytes: Self::B, mask: u8) -> [Self::F; 4] {
         std::array::from_fn(|k| {
             std::array::from_fn(|i| (u32::from(bytes[4 * i + k] & mask) << (8 * k)) as f32)
@@ -165,11 +165,11 @@ impl Codes for super::Portable {
     fn table(self, codes: &[u8; 16]) -> Self::Table {
         *codes
     }
-    #[inline(always)]
+    #[inline(never)]
     fn looked_up(self, table: Self::Table, bytes: Self::B) -> [Self::F; 4] {
         self.fields(bytes.map(|byte| table[usize::from(byte & 15)]), 0xff)
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn nibbles(self, table: Self::Table, p: *const u8) -> [Self::F; 4] {
         // SAFETY: by the contract of the trait.
         let bytes = unsafe { p.cast::<[u8; 32]>().read_unaligned() };
@@ -181,7 +181,7 @@ impl Codes for super::Portable {
         // SAFETY: by the contract of the trait.
         unsafe { self.nibbles(table, p) }
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn apart(self, p: *const u8) -> [Self::F; 4] {
         // SAFETY: by the contract of the trait.
         let bytes = unsafe { p.cast::<[[u8; 2]; 16]>().read_unaligned() };

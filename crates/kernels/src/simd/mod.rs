@@ -59,9 +59,9 @@ pub(crate) trait Simd: Codes + Compiled {
     const TILE_ROWS: usize;
     /// Tokens of a tile.
     const TILE_TOKENS: usize;
-    /// True if products with one token decode every encoding in registers. Otherwise the rarer ones
-    /// are decoded to memory first, which is slower and makes the program smaller.
-    const DECODES_ALL: bool;
+    /// True if products with one token decode weights in registers. Otherwise they are decoded to
+    /// memory first, which is slower and makes the program smaller.
+    const IN_REGISTERS: bool;
     /// Blocks of a row that products with one token use before those of the next row. Where sums and
     /// activations of several rows exceed the registers, a few blocks share the loads of the sums.
     const SPAN: usize;

@@ -44,7 +44,7 @@ impl Simd for Neon {
     const TILE_LANES: usize = 8;
     const TILE_ROWS: usize = ROWS;
     const TILE_TOKENS: usize = 2;
-    const DECODES_ALL: bool = true;
+    const IN_REGISTERS: bool = true;
     const SPAN: usize = 4;
 
     #[inline(always)]

@@ -1,4 +1,7 @@
 //! Portable implementation, on arrays that the compiler can vectorise.
+//!
+//! What takes more than an instruction is a function of its own: where this tier runs, a fused
+//! multiply-add is a call for each number, and inlined code was 1 MB of the program.
 
 use std::array::from_fn;
 
@@ -21,22 +24,22 @@ impl Simd for Portable {
     const TILE_LANES: usize = 8;
     const TILE_ROWS: usize = 4;
     const TILE_TOKENS: usize = 2;
-    const DECODES_ALL: bool = false;
+    const IN_REGISTERS: bool = false;
     const SPAN: usize = 1;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::F {
         [value; 16]
     }
-    #[inline(always)]
+    #[inline(never)]
     fn splat_f16(self, bits: u16) -> Self::F {
         [f16_to_f32(bits); 16]
     }
-    #[inline(always)]
+    #[inline(never)]
     fn mul(self, a: Self::F, b: Self::F) -> Self::F {
         from_fn(|i| a[i] * b[i])
     }
-    #[inline(always)]
+    #[inline(never)]
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
         from_fn(|i| a[i].mul_add(b[i], c[i]))
     }
@@ -44,11 +47,11 @@ impl Simd for Portable {
     fn float(self, bits: Self::U) -> Self::F {
         bits.map(f32::from_bits)
     }
-    #[inline(always)]
+    #[inline(never)]
     fn lookup(self, table: Self::F, index: Self::U) -> Self::F {
         index.map(|i| table[(i & 15) as usize])
     }
-    #[inline(always)]
+    #[inline(never)]
     fn reduce(self, low: Self::F, high: Self::F) -> f32 {
         reduce(from_fn(|i| if i < 16 { low[i] } else { high[i - 16] }))
     }
@@ -93,13 +96,13 @@ impl Simd for Portable {
         // SAFETY: by the contract of the trait.
         unsafe { p.cast::<Self::F>().read_unaligned() }
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_u32(self, p: *const u8) -> Self::U {
         // SAFETY: by the contract of the trait.
         let bytes: [u8; 64] = unsafe { read(p) };
         from_fn(|i| u32::from_le_bytes(from_fn(|k| bytes[4 * i + k])))
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_u16(self, p: *const u8) -> Self::U {
         // SAFETY: by the contract of the trait.
         let bytes: [u8; 32] = unsafe { read(p) };
@@ -110,22 +113,22 @@ impl Simd for Portable {
         // SAFETY: by the contract of the trait.
         unsafe { read::<16>(p) }.map(u32::from)
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_i8(self, p: *const u8) -> Self::F {
         // SAFETY: by the contract of the trait.
         unsafe { read::<16>(p) }.map(|b| f32::from(b as i8))
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_s8(self, p: *const u8) -> Self::U {
         // SAFETY: by the contract of the trait.
         unsafe { read::<16>(p) }.map(|b| b as i8 as u32)
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_f16(self, p: *const u8) -> Self::F {
         // SAFETY: by the contract of the trait.
         unsafe { self.load_u16(p) }.map(|b| f16_to_f32(b as u16))
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_nibbles(self, p: *const u8) -> Self::U {
         // SAFETY: by the contract of the trait.
         let bytes: [u8; 8] = unsafe { read(p) };
@@ -152,7 +155,7 @@ impl Simd for Portable {
         // SAFETY: by the contract of the trait.
         unsafe { p.cast::<Self::T>().write_unaligned(a) }
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn reduce_slices(self, p: *const f32, stride: usize) -> f32 {
         // SAFETY: by the contract of the trait.
         let slice = |i: usize| unsafe { self.load_t(p.add(i * stride)) };
@@ -167,7 +170,7 @@ impl Simd for Portable {
     fn mul_t(self, a: Self::T, b: Self::T) -> Self::T {
         from_fn(|i| a[i] * b[i])
     }
-    #[inline(always)]
+    #[inline(never)]
     fn fma_t(self, a: Self::T, b: Self::T, c: Self::T) -> Self::T {
         from_fn(|i| a[i].mul_add(b[i], c[i]))
     }

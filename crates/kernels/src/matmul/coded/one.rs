@@ -49,7 +49,7 @@ impl<S: Simd, C: Coded<S>> SimdJob<S> for OneOf<'_, '_, '_, C> {
         let codes = C::new(s, m);
         let rows = m.row_count();
         let mut r = 0;
-        while S::DECODES_ALL && r + ROWS <= rows {
+        while S::IN_REGISTERS && r + ROWS <= rows {
             let sums = dots::<S, C, ROWS>(s, codes, m, r, x);
             for i in 0..ROWS {
                 y.set(0, r + i, sums[i]);
@@ -88,7 +88,7 @@ fn dots<S: Simd, C: Coded<S>, const R: usize>(
     let ahead = at[0].codes().wrapping_add(next.max(AHEAD));
     let mut all = [CodedSums { low: s.splat(0.0), high: s.splat(0.0), minima: s.zero_h() }; R];
     // The code for units that may be the last does for all where programs are to be small.
-    let whole = if S::DECODES_ALL { m.cols() / SPAN_COLS } else { 0 };
+    let whole = if S::IN_REGISTERS { m.cols() / SPAN_COLS } else { 0 };
     let of_span = C::CODING.runs() / 8;
     let (sums, _) = x.sums(0, C::CODING.run);
     let (spans, rest) = x.columns().split_at(SPAN_COLS * whole);

@@ -95,17 +95,17 @@ impl Groups for super::Portable {
     type U = [u32; 16];
     type Sixteen = [f32; 16];
 
-    #[inline(always)]
+    #[inline(never)]
     fn halves_f16(self, bits: [u16; 2]) -> Self::F {
         let numbers = bits.map(crate::scalar::f16_to_f32);
         std::array::from_fn(|i| numbers[i / 8])
     }
-    #[inline(always)]
+    #[inline(never)]
     fn times_bytes(self, a: Self::F, bytes: [u64; 2]) -> Self::F {
         let bytes = bytes.map(u64::to_le_bytes);
         std::array::from_fn(|i| a[i] * f32::from(bytes[i / 8][i % 8] as i8))
     }
-    #[inline(always)]
+    #[inline(never)]
     fn div(self, a: Self::F, b: Self::F) -> Self::F {
         std::array::from_fn(|i| a[i] / b[i])
     }
@@ -146,7 +146,7 @@ impl Groups for super::Portable {
         let nibble = |i: usize| usize::from(bytes[i / 2] >> (4 * (i % 2)) & 15);
         std::array::from_fn(|k| std::array::from_fn(|i| tables[k][nibble(16 * k + i)]))
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn gather(self, p: *const u8, last: usize, mut index: [Self::U; 4]) -> [Self::U; 4] {
         for i in index.iter_mut().flatten() {
             let at = 4 * (*i as usize).min(last);

@@ -18,7 +18,7 @@ impl Integers for Portable {
     fn simd(self) -> Portable {
         self
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn load_two(self, first: *const u8, second: *const u8) -> Unit<Self> {
         let mut both = [0; 64];
         // SAFETY: by the contract of the trait.
@@ -28,23 +28,23 @@ impl Integers for Portable {
         }
         both
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn nibbles_b(self, p: *const u8) -> Unit<Self> {
         // SAFETY: by the contract of the trait.
         let bytes = unsafe { p.cast::<[u8; 32]>().read_unaligned() };
         std::array::from_fn(|i| bytes[i / 2] >> (4 * (i % 2)) & 15)
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn apart_b(self, p: *const u8) -> Unit<Self> {
         // SAFETY: by the contract of the trait.
         let bytes = unsafe { p.cast::<[u8; 32]>().read_unaligned() };
         std::array::from_fn(|i| bytes[2 * (i % 16) + i / 32] >> (4 * (i / 16 % 2)) & 15)
     }
-    #[inline(always)]
+    #[inline(never)]
     fn lookup_b(self, table: &[u8; 16], nibbles: Unit<Self>) -> Unit<Self> {
         nibbles.map(|nibble| table[usize::from(nibble & 15)])
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn sums(
         self,
         form: CodeForm,
@@ -68,7 +68,7 @@ impl Integers for Portable {
         }
         sums
     }
-    #[inline(always)]
+    #[inline(never)]
     unsafe fn of_runs(self, runs: [u64; 2], numbers: *const i16) -> Self::I {
         let runs = runs.map(u64::to_le_bytes);
         // SAFETY: by the contract of the trait.
