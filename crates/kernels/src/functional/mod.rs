@@ -103,6 +103,3 @@ macro_rules! tiered {
     };
 }
 pub(crate) use tiered;
-
-#[cfg(test)]
-mod tests;

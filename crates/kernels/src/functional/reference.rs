@@ -442,26 +442,3 @@ fn scaled(row: &[u8], numbers: usize) -> Vec<f32> {
     };
     (0..numbers).map(at).collect()
 }
-
-/// A row in 8 bits: what a cache stores.
-#[cfg(test)]
-pub(super) fn in_8_bits(row: &[f32]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for block in row.chunks(32) {
-        let largest = block.iter().fold(0.0, |largest: f32, x| largest.max(x.abs()));
-        let mut scale = half::bf16::from_f32(largest / 127.0);
-        if scale.to_f32() < 2f32.powi(-126) {
-            scale = half::bf16::ZERO;
-        }
-        if !block.iter().all(|x| x.is_finite()) {
-            scale = half::bf16::NAN;
-        }
-        bytes.extend(scale.to_le_bytes());
-        let code = |x: &f32| match scale.to_f32() {
-            scale if scale > 0.0 => (x / scale).round_ties_even().clamp(-127.0, 127.0) as i8,
-            _ => 0,
-        };
-        bytes.extend(block.iter().map(|x| code(x).cast_unsigned()));
-    }
-    bytes
-}

@@ -1,12 +1,15 @@
-//! Encodings and products, with the weights of every format.
+//! Encodings and products with the weights of every format; the other operations of a decoder.
 
 mod common;
 mod corpus;
 mod definition;
 mod encodings;
+mod finite;
 mod fp7;
+mod functional;
 mod gguf;
 mod int8;
 mod published;
+mod split;
 mod sums;
 mod tiers;

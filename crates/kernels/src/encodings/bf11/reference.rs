@@ -182,26 +182,3 @@ pub(in crate::encodings) fn pair(bytes: &[u8], low: usize, high: usize) -> usize
     let bit = |at: usize| bytes.get(at / 8).map_or(1, |byte| usize::from(byte >> (at % 8) & 1));
     bit(low) | bit(high) << 1
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Encoding;
-
-    #[test]
-    fn patches_are_the_same_for_any_cpu() {
-        let rows = 3;
-        let cols = 2 * BLOCK + 7;
-        let hash = |at: usize| ((at * at + 3 * at) % 251) as u8;
-        let codes: Vec<u8> = (0..rows * (2 * BF11_BLOCK + 7 + 2)).map(hash).collect();
-        let patches: Vec<u8> = (0..200).map(hash).collect();
-        let parts = [&codes[..], &[0; 16], &[0; 12]];
-        let matrix = Matrix::new(Encoding::Bf11, rows, cols, &parts).unwrap();
-        for row in 0..rows {
-            for patches in [&patches[..], &patches[..9], &[]] {
-                let expected = walked::<Bf11Planes>(&matrix, row, patches);
-                assert_eq!(patches_of::<Bf11Planes>(&matrix, row, patches), expected);
-            }
-        }
-    }
-}

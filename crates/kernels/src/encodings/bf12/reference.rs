@@ -80,17 +80,3 @@ fn escapes(row: &[u8]) -> usize {
 fn of_two(codes: u8) -> u8 {
     u8::from(codes & 15 == 15) + u8::from(codes >> 4 == 15)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn all_escapes_of_a_long_row_are_counted() {
-        for cols in [1_usize, 33, 64, 96, 64 * 127, 64 * 300 + 35] {
-            let full = vec![0xff; cols + cols.div_ceil(2)];
-            assert_eq!(escapes(&full), 2 * cols.div_ceil(2), "{cols} columns");
-            assert_eq!(escapes(&vec![0xef; full.len()]), cols.div_ceil(2), "{cols} columns");
-        }
-    }
-}

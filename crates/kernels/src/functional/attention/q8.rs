@@ -53,7 +53,7 @@ pub fn read(row: &[u8], to: &mut Vec<f32>) {
 }
 
 /// Stores a row.
-pub(in crate::functional) fn store(to: &mut [u8], row: &[f32]) {
+pub fn store(to: &mut [u8], row: &[f32]) {
     for (to, numbers) in to.chunks_mut(BLOCK).zip(row.chunks(LANES)) {
         let (to_scale, codes) = to.split_at_mut(SCALE);
         // Bits of magnitudes are in the order of magnitudes, with NaN above infinity.

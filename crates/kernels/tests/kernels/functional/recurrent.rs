@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::{Noise, assert_same};
-use crate::functional::*;
-use crate::{Strided, Tier};
+use sws_kernels::functional::*;
+use sws_kernels::{Strided, Tier};
 
 /// Inputs of some tokens, one after another in each vector.
 struct Inputs {
@@ -65,7 +65,9 @@ fn exact(spec: &Recurrence, given: &Inputs, tokens: usize) -> Vec<f64> {
     let mut y = Vec::new();
     for t in 0..tokens {
         for h in 0..spec.heads {
-            let from = t * 2 * keys + spec.key_head(h) * dim;
+            let repeats = spec.heads / spec.key_heads;
+            let key_head = if spec.tiled { h % spec.key_heads } else { h / repeats };
+            let from = t * 2 * keys + key_head * dim;
             let (q, k) = (&given.q[from..], &given.q[from + keys..]);
             let beta = f64::from(given.beta[t * spec.heads + h]);
             for j in 0..spec.value_dim {

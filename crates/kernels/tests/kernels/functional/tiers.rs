@@ -4,9 +4,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::{assert_same, in_all_tiers};
-use crate::Tier;
-use crate::functional::elementary::{erf, exp, tanh};
-use crate::functional::*;
+use sws_kernels::Tier;
+use sws_kernels::functional::*;
 
 /// Mostly ordinary numbers, sometimes large, tiny or zero ones.
 fn number() -> impl Strategy<Value = f32> {
@@ -118,36 +117,15 @@ proptest! {
     }
 }
 
-fn over(x: &mut [f32], f: impl Fn(f32) -> f32) {
-    for x in x {
-        *x = f(*x);
-    }
-}
-
-macro_rules! all_of {
-    ($name:ident, $lanes:ident, $plain:ident, $f:ident) => {
-        #[inline(always)]
-        fn $lanes(x: &mut [f32]) {
-            for x in x {
-                *x = $f(*x);
-            }
-        }
-        fn $plain(x: &mut [f32]) {
-            over(x, std::hint::black_box($f as fn(f32) -> f32));
-        }
-        tiered! { $name(x: &mut [f32]) lanes: $lanes, reference: $plain }
-    };
-}
-
-all_of!(exp_all, exp_lanes, exp_plain, exp);
-all_of!(tanh_all, tanh_lanes, tanh_plain, tanh);
-all_of!(erf_all, erf_lanes, erf_plain, erf);
-
-/// A sweep over all exponents, signs and kinds of NaN.
+/// `exp`, `tanh` and `erf` on all exponents, signs and kinds of NaN, through the gates that use them.
 #[test]
 fn elementary_functions() {
     let sweep: Vec<f32> = (0..=u32::MAX).step_by(4999).map(f32::from_bits).collect();
-    for f in [exp_all, tanh_all, erf_all] {
-        in_all_tiers(&sweep, f);
+    let ones = vec![1.0; sweep.len()];
+    for of in [Activation::Sigmoid, Activation::Softplus, Activation::GeluTanh, Activation::GeluErf]
+    {
+        let all = in_all_tiers(&sweep, |tier, x| gate(tier, of, x, &ones));
+        let one_by_one: Vec<f32> = sweep.iter().map(|&x| of.at(x, 1.0)).collect();
+        assert_same(&all, &one_by_one, format!("{of:?}"));
     }
 }

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::Noise;
-use crate::functional::attention::q8;
-use crate::functional::reference::in_8_bits;
+use super::in_8_bits;
+use sws_kernels::functional::q8;
 
 const INF: f32 = f32::INFINITY;
 /// The least normal number.

@@ -1,9 +1,9 @@
 //! Edge cases as tables.
 
 use super::in_all_tiers;
-use crate::Tier;
-use crate::functional::elementary::*;
-use crate::functional::*;
+use sws_kernels::Tier;
+use sws_kernels::functional::elementary::*;
+use sws_kernels::functional::*;
 
 const INF: f32 = f32::INFINITY;
 const NAN: f32 = f32::NAN;
@@ -50,7 +50,7 @@ fn elementary_edges() {
 }
 
 fn sigmoid_of(x: f32) -> f32 {
-    crate::functional::elementary::sigmoid(x)
+    sws_kernels::functional::elementary::sigmoid(x)
 }
 
 /// The nearest doubles, computed with 200 bits, to detect a platform or a version of `libm` that

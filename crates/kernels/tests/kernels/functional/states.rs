@@ -1,7 +1,7 @@
 //! The mix of residual states.
 
 use super::*;
-use crate::functional::*;
+use sws_kernels::functional::*;
 
 #[test]
 fn mixes_of_states_have_the_same_bits_in_all_tiers_and_those_of_the_definition() {

@@ -10,7 +10,7 @@ mod states;
 mod streams;
 mod tiers;
 
-use crate::Tier;
+use sws_kernels::Tier;
 
 /// Fails unless the two have the same bits; all NaNs count as equal.
 #[track_caller]
@@ -52,4 +52,26 @@ impl Noise {
     fn vec(&mut self, len: usize, scale: f32) -> Vec<f32> {
         (0..len).map(|_| self.next() * scale).collect()
     }
+}
+
+/// A row in 8 bits: what a cache stores.
+fn in_8_bits(row: &[f32]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for block in row.chunks(32) {
+        let largest = block.iter().fold(0.0, |largest: f32, x| largest.max(x.abs()));
+        let mut scale = half::bf16::from_f32(largest / 127.0);
+        if scale.to_f32() < 2f32.powi(-126) {
+            scale = half::bf16::ZERO;
+        }
+        if !block.iter().all(|x| x.is_finite()) {
+            scale = half::bf16::NAN;
+        }
+        bytes.extend(scale.to_le_bytes());
+        let code = |x: &f32| match scale.to_f32() {
+            scale if scale > 0.0 => (x / scale).round_ties_even().clamp(-127.0, 127.0) as i8,
+            _ => 0,
+        };
+        bytes.extend(block.iter().map(|x| code(x).cast_unsigned()));
+    }
+    bytes
 }

@@ -1,8 +1,8 @@
 //! Residual streams and pools.
 
 use super::{Noise, assert_same, in_all_tiers};
-use crate::Tier;
-use crate::functional::*;
+use sws_kernels::Tier;
+use sws_kernels::functional::*;
 
 #[test]
 fn streams_have_the_same_bits_in_all_tiers_and_for_a_token_alone() {

@@ -1,9 +1,9 @@
 //! Accuracy of each functional against the same computation in f64.
 
 use super::Noise;
-use crate::Tier;
-use crate::functional::elementary::{self, erf, exp, gelu_erf, gelu_tanh, tanh};
-use crate::functional::*;
+use sws_kernels::Tier;
+use sws_kernels::functional::elementary::{self, erf, exp, gelu_erf, gelu_tanh, tanh};
+use sws_kernels::functional::*;
 
 /// The distance of `got` from `exact` in units of the last place of an f32 of that size.
 fn ulps(got: f32, exact: f64) -> f64 {

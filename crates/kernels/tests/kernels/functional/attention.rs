@@ -2,10 +2,10 @@
 
 use proptest::prelude::*;
 
+use super::in_8_bits;
 use super::{Noise, assert_same};
-use crate::Tier;
-use crate::functional::reference::in_8_bits;
-use crate::functional::*;
+use sws_kernels::Tier;
+use sws_kernels::functional::*;
 
 /// A sequence of queries, keys and values, and the rules of attention.
 #[derive(Clone, Debug)]

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::{Noise, in_all_tiers};
-use crate::Tier;
-use crate::functional::*;
+use sws_kernels::Tier;
+use sws_kernels::functional::*;
 
 fn inv_freq(pairs: usize) -> Vec<f32> {
     (0..pairs).map(|i| elementary::pow64(10000.0, -(i as f64) / pairs as f64) as f32).collect()
