@@ -55,10 +55,12 @@ pub(super) fn list(dir: &Path) -> Result<Vec<String>, CheckpointError> {
                 let what = format!("it is not a file of at most {MAX_COPY_BYTES} bytes");
                 return Err(CheckpointError::reading(&entry.path(), io::Error::other(what)));
             }
-            Err(e) if SMALL_FILES.contains(&&*name) => {
-                return Err(CheckpointError::reading(&entry.path(), e));
+            // A link to nothing.
+            Err(e) if e.kind() == io::ErrorKind::NotFound && !SMALL_FILES.contains(&&*name) => {
+                false
             }
-            _ => false,
+            Err(e) => return Err(CheckpointError::reading(&entry.path(), e)),
+            Ok(_) => false,
         };
         if copied {
             open(dir, &name)?;
