@@ -72,14 +72,20 @@ fn read_all(model: &Model, store: &NVMeWeightStore) -> Vec<FetchError> {
     errors
 }
 
+/// The files that a copy has.
+type Has = fn(usize) -> bool;
+/// The speed of the own drive, the copies, and the speed of all.
+type Together<'a> = (u64, &'a [(u64, Has)], u64);
+
 #[test]
 fn drives_read_as_fast_as_all_of_them_together() {
     let model = Model::experts(EXPERTS, EXPERT);
     let bytes = f64::from(EXPERTS) * EXPERT as f64;
-    type Has = fn(usize) -> bool;
-    let (all, half, third): (Has, Has, Has) = (|_| true, |at| at % 2 == 0, |at| at % 3 == 0);
+    let all: Has = |_| true;
+    let half: Has = |at| at % 2 == 0;
+    let third: Has = |at| at % 3 == 0;
     // Speeds in MiB per second, and that which their copies permit together.
-    let cases: [(u64, &[(u64, Has)], u64); 8] = [
+    let cases: [Together<'_>; 8] = [
         (1000, &[], 1000),
         (1000, &[(1000, all)], 2000),
         (1500, &[(500, all)], 2000),
