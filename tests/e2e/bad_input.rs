@@ -57,7 +57,7 @@ fn wrong(option: &Opt) -> &'static [&'static str] {
         // A switch takes no value.
         (_, "") => &["1"],
         // Nothing is written before the hub has answered: downloads.rs.
-        ("--out", _) if option.command == "pull" => &[],
+        ("--out" | "--also", _) if option.command == "pull" => &[],
         ("--out" | "--record" | "--certify" | "--report" | "--html", "FILE" | "DIR") => {
             &["/proc/nonesuch/x"]
         }
@@ -136,6 +136,7 @@ impl Calls {
             "rm" => &["own/model"],
             "push" => &["SHARDS", "http://127.0.0.1:1/x"],
             "shard" => &["MODEL", "--out=OUT"],
+            "mirror" => &["SHARDS", "OUT"],
             "unshard" => &["SHARDS", "--out=OUT"],
             "verify" => &["SHARDS"],
             "inspect" => &["MODEL"],
@@ -233,6 +234,7 @@ fn wrong_models_of_every_command() {
         "serve",
         "forward",
         "shard",
+        "mirror",
         "verify",
         "inspect",
         "unshard",

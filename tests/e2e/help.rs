@@ -106,13 +106,14 @@ fn the_documented_fields_are_those_of_the_program() {
     copy("qwen3_moe", &at("in"));
     std::fs::create_dir_all(at("models/own--model")).unwrap();
     sws(&[&"shard", &at("in"), &"--out", &model]).succeeded();
-    let calls: [&[&dyn AsRef<OsStr>]; 8] = [
+    let calls: [&[&dyn AsRef<OsStr>]; 9] = [
         &[&"run", &model, &"--tokens=1,2", &"-n3", &"--ram=min"],
         &[&"list"],
         &[&"plan", &model, &"--no-probe"],
         &[&"inspect", &model],
         &[&"verify", &model],
         &[&"shard", &at("in"), &"--out", &out],
+        &[&"mirror", &model, &at("copy")],
         &[&"doctor"],
         &[&"bench", &model, &"-n2", &"--rounds=1"],
     ];

@@ -13,6 +13,7 @@ mod checkpoints;
 mod config;
 mod downloads;
 mod draft;
+mod drives;
 mod far;
 mod faults;
 mod full_disk;

@@ -98,6 +98,9 @@ fn pulled_shards_are_those_of_the_whole_checkpoint() {
         user.hub.state().requests.clear();
         user.sws(&[&"pull", &ID]).succeeded();
         assert!(user.hub.state().requests.is_empty());
+        let copy = user.at("copy");
+        user.sws(&[&"pull", &ID, &"--also", &copy]).succeeded();
+        assert_same_tree(&expected, &copy);
 
         let out = user.at("elsewhere");
         let json = user.sws(&[&"pull", &ID, &"--as", &"q8", &"--out", &out, &"--json"]);

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use sws::{Activations, End, Generated, Pace, RunMetrics};
-use sws_engine::{Metrics, Speculation, SpeculativeCounts};
+use sws_engine::{DriveMetrics, Metrics, Speculation, SpeculativeCounts};
 use sws_text::Sampling;
 
 use crate::commands::{count, size};
@@ -70,6 +70,7 @@ pub(crate) fn account(made: &Generated, metrics: &RunMetrics) -> String {
     ));
     if metrics.ram_bytes.is_some() {
         rows.push(("weights", weights(cost)));
+        rows.extend(drives(cost).map(|text| ("drives", text)));
         rows.extend(prefetch(&cost.speculation).map(|text| ("prefetch", text)));
     }
     rows.extend(cost.proposals.map(|counts| ("proposals", draft_tokens(&counts))));
@@ -94,6 +95,18 @@ fn weights(cost: &Metrics) -> String {
         _ => format!(", at {:.1} GB/s", cost.disk.gb_per_second_reading),
     };
     format!("{hits}{} read per token{rate}", size(read as u64))
+}
+
+/// Bytes of each of several drives.
+fn drives(cost: &Metrics) -> Option<String> {
+    let of = |(number, drive): (usize, &DriveMetrics)| {
+        let name =
+            if number == 0 { "the model's own".to_owned() } else { format!("copy {number}") };
+        let left_out = if drive.left_out { ", left out" } else { "" };
+        format!("{name} {}{left_out}", size(drive.bytes))
+    };
+    let drives: Vec<String> = cost.drives.iter().enumerate().map(of).collect();
+    (!drives.is_empty()).then(|| drives.join("; "))
 }
 
 /// Balance of reads ahead of the router.

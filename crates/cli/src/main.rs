@@ -109,6 +109,7 @@ fn start() -> ExitCode {
         Command::Link(args) => commands::link::run(&args),
         Command::Rm(args) => commands::rm::run(&args),
         Command::Shard(args) => commands::shard::run(&args),
+        Command::Mirror(args) => commands::mirror::run(&args),
         Command::Verify(args) => commands::verify::run(&args),
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Unshard(args) => commands::unshard::run(&args),

@@ -1,6 +1,6 @@
 //! The MODEL argument: finding and loading the model.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use sws::{LoadedModel, Loader, Model, Progress, RamBudget, Warning};
@@ -22,7 +22,15 @@ pub(crate) fn open(typed: Option<&Path>) -> anyhow::Result<Model> {
 /// budget, if there is one.
 pub(crate) fn open_to_run(args: &args::ModelArgs) -> anyhow::Result<Model> {
     limit_to_budget(args);
-    open_typed(args.model.as_deref(), args)
+    let mut model = open_typed(args.model.as_deref(), args)?;
+    spread(&mut model, &args.advanced.also)?;
+    Ok(model)
+}
+
+/// Spreads the reads of a model over copies on other drives. Those that are left out, now or later, are
+/// named on standard error.
+pub(crate) fn spread(model: &mut Model, copies: &[PathBuf]) -> sws::Result<()> {
+    model.also(copies, |sentence| note!("sws: {sentence}"))
 }
 
 /// Limits the heap to the budget of a command, if there is one.

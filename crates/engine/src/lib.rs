@@ -73,9 +73,9 @@ pub use resident_load::ResidentLoad;
 pub use speculation::{Speculation, earlier_routes};
 pub use stand_ins::{ErrorBound, RunAheadCounts, StandInUse, StandIns};
 pub use streamer::{
-    Clocks, ComputeCosts, Counters, Disk, ExpertMetrics, Gauge, LayerMetrics, Lending,
-    MAX_VERIFY_LEN, Metrics, Options, SpeculativeCounts, SpeculativeWeightStreamer, StallMetrics,
-    StandInMetrics, StreamerError, StreamingSource, TimeSplit, memory, peak_memory,
+    Clocks, ComputeCosts, Counters, Disk, DriveMetrics, ExpertMetrics, Gauge, LayerMetrics,
+    Lending, MAX_VERIFY_LEN, Metrics, Options, SpeculativeCounts, SpeculativeWeightStreamer,
+    StallMetrics, StandInMetrics, StreamerError, StreamingSource, TimeSplit, memory, peak_memory,
 };
 pub use wait::{Stalls, WaitError, Waiter, WeightKind};
 pub use watch::RunWatch;

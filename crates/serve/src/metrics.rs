@@ -102,6 +102,17 @@ impl ModelMetrics<'_> {
         self.rows("sws_expert_requests_total", "counter", help, rows);
         let device = counters.device_bytes as f64;
         self.one("sws_device_bytes_total", "counter", "Bytes read from the device.", device);
+        if !counters.drives.is_empty() {
+            let drives = || counters.drives.iter().enumerate();
+            let label = |number| format!("drive=\"{number}\"");
+            let help = "Bytes read from each drive: the model's own, and those of its copies.";
+            let bytes = drives().map(|(number, drive)| (label(number), drive.bytes as f64));
+            self.rows("sws_drive_bytes_total", "counter", help, bytes);
+            let help = "1 for a drive that failed and is left out.";
+            let left_out = |out| f64::from(u8::from(out));
+            let rows = drives().map(|(number, it)| (label(number), left_out(it.is_left_out)));
+            self.rows("sws_drive_left_out", "gauge", help, rows);
+        }
         let stalls = counters.clocks.stalls.time.as_secs_f64();
         self.one("sws_stall_seconds_total", "counter", "Waits of the computation.", stalls);
         let passes = counters.passes.as_secs_f64();

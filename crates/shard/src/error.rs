@@ -7,8 +7,8 @@ use sws_kernels::{EncodeError, Encoding};
 
 use sws_format::{CheckpointError, ManifestError, PieceId, SmallFileError, remedy};
 
-/// Errors of [`shard`](super::shard()), [`verify`](super::verify()) and
-/// [`unshard`](super::unshard()).
+/// Errors of [`shard`](super::shard()), [`verify`](super::verify()),
+/// [`unshard`](super::unshard()) and [`mirror`](super::mirror()).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -41,6 +41,12 @@ pub enum ShardError {
         dir.display(), bytes(*needed), bytes(*free)
     )]
     TooFull { dir: PathBuf, needed: u64, free: u64 },
+    /// A copy of this size has no room for a single shard.
+    #[error(
+        "a copy of {} has no room for a single shard; give --size {}MiB or more",
+        bytes(*most), needed.div_ceil(1 << 20)
+    )]
+    NoRoom { most: u64, needed: u64 },
     /// The system has no memory for a buffer.
     #[error("there is no memory for a buffer of {}; close other programs, or raise the limit of address space (`ulimit -v`)", bytes(*len as u64))]
     Memory {

@@ -2,9 +2,10 @@
 //!
 //! [`shard()`] writes one file per piece. It can be killed at any moment and called again with the
 //! same arguments: existing shards are verified, and the output has the same bytes. [`verify()`] reads everything and
-//! compares it with the manifest. [`unshard()`] restores the checkpoint's tensors.
+//! compares it with the manifest. [`unshard()`] restores the checkpoint's tensors. [`mirror()`] copies
+//! shards to another drive.
 //!
-//! All three bypass the page cache and work in blocks of rows, so memory use depends neither on the
+//! All of them bypass the page cache and work in blocks of rows, so memory use depends neither on the
 //! size of the model nor on that of a tensor.
 //!
 //! ```no_run
@@ -25,6 +26,7 @@ mod error;
 mod journal;
 mod kept;
 mod layout;
+mod mirror;
 mod narrow;
 mod outdir;
 mod packed;
@@ -43,6 +45,7 @@ use sws_format::open_regular;
 use sws_kernels::Encoding;
 
 pub use error::ShardError;
+pub use mirror::{MirrorOptions, Mirrored, mirror};
 pub use unshard::{Unsharded, unshard};
 pub use verify::{Damage, Verified, verify};
 pub use write::{Sharded, encoding_in, resume, shard};

@@ -16,7 +16,7 @@ use super::direct::{SourceFile, buffer};
 use super::{ShardError, copies, layout, start};
 
 /// Bytes per read.
-const STEP: usize = 4 << 20;
+pub(super) const STEP: usize = 4 << 20;
 /// Number of files read at a time, which is also the queue depth of the device.
 const READERS: usize = 4;
 
@@ -120,7 +120,8 @@ pub(super) fn check(
                         let index = next.fetch_add(1, Ordering::Relaxed);
                         shards.get(index).map(|shard| (index, shard))
                     } {
-                        let what = shard.check(dir, fingerprint, &mut buffer, report)?;
+                        let what =
+                            shard.check(dir, fingerprint, &mut buffer, report, &mut |_| Ok(()))?;
                         let mut found = found.lock().expect("no holder panics");
                         found.extend(what.into_iter().map(|what| (index, what)));
                     }
@@ -145,6 +146,7 @@ pub(super) fn check(
 }
 
 /// Expected contents of a file.
+#[derive(Clone, Copy)]
 pub(super) struct Shard<'a> {
     /// File name, relative to the directory.
     pub(super) path: &'a str,
@@ -156,7 +158,7 @@ pub(super) struct Shard<'a> {
 }
 
 /// The shards of a manifest. A piece without parts has no shard.
-fn shards(manifest: &Manifest) -> Vec<Shard<'_>> {
+pub(super) fn shards(manifest: &Manifest) -> Vec<Shard<'_>> {
     let mut shards = Vec::with_capacity(manifest.files.len());
     for piece in &manifest.pieces {
         let stand_in = piece.stand_in.as_ref().map(|stand_in| &stand_in.tensors);
@@ -175,12 +177,14 @@ fn shards(manifest: &Manifest) -> Vec<Shard<'_>> {
 }
 
 impl Shard<'_> {
-    fn check(
+    /// Reads the shard in a directory and returns its damage. `each` gets its bytes, in order.
+    pub(super) fn check(
         &self,
         dir: &Path,
         fingerprint: &str,
         buffer: &mut [u8],
         report: &dyn Fn(u64),
+        each: &mut dyn FnMut(&[u8]) -> Result<(), ShardError>,
     ) -> Result<Vec<String>, ShardError> {
         let given_up = |what: String| {
             report(self.len);
@@ -224,7 +228,10 @@ impl Shard<'_> {
         while at < self.len {
             let n = (self.len - at).min(STEP as u64) as usize;
             match source.read(at, n, buffer) {
-                Ok(range) => walk.feed(&buffer[range]),
+                Ok(range) => {
+                    walk.feed(&buffer[range.clone()]);
+                    each(&buffer[range])?;
+                }
                 Err(ShardError::Read { cause, .. }) if is_damage(&cause) => {
                     report(self.len - at);
                     walk.damage.push(format!("cannot be read ({cause})"));

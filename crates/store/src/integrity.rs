@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use sws_format::{ChecksumBook, Clock, Manifest, ShardReader};
+use sws_format::{ChecksumBook, Clock, Manifest};
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::drives::Drives;
 use crate::fetch::FetchError;
 use crate::layout::{PieceLayout, SlotBlock};
 use crate::slot::SlotMemory;
@@ -21,9 +22,8 @@ const REREAD: usize = 1 << 20;
 
 /// Verifies the bytes of a manifest's files.
 pub(crate) struct FileVerifier {
-    pub(crate) reader: Arc<dyn ShardReader>,
+    pub(crate) drives: Drives,
     pub(crate) clock: Clock,
-    paths: Vec<PathBuf>,
     /// Checksums of first reads, for files that have none.
     book: Option<ChecksumBook>,
     pub(crate) mismatches: AtomicU64,
@@ -176,7 +176,7 @@ impl FileVerifier {
     pub(crate) fn new(
         manifest: &Manifest,
         dir: &Path,
-        reader: Arc<dyn ShardReader>,
+        drives: Drives,
         clock: Clock,
         cache: Option<PathBuf>,
     ) -> FileVerifier {
@@ -189,9 +189,8 @@ impl FileVerifier {
             .flat_map(|tensor| &tensor.parts)
             .any(|extent| extent.checks.is_empty() && extent.len > 0);
         FileVerifier {
-            reader,
+            drives,
             clock,
-            paths: manifest.files.iter().map(|file| dir.join(&file.path)).collect(),
             book: unchecked.then(|| ChecksumBook::open(manifest, dir, cache)),
             mismatches: AtomicU64::new(0),
             corrected: AtomicU64::new(0),
@@ -200,7 +199,7 @@ impl FileVerifier {
 
     /// Path of a file, for messages.
     pub(crate) fn path(&self, file: u32) -> PathBuf {
-        self.paths.get(file as usize).cloned().unwrap_or_default()
+        self.drives.path(0, file)
     }
 
     fn accepts(&self, block: &SlotBlock, sum: u64) -> bool {
@@ -213,7 +212,8 @@ impl FileVerifier {
         }
     }
 
-    /// Reads a block into `bytes` again, bypassing all caches, and verifies it.
+    /// Reads a block into `bytes` again, from every drive that has it, and verifies it. If one yields
+    /// the right bytes, those that do not are left out.
     fn read_again(
         &self,
         layout: &PieceLayout,
@@ -221,26 +221,62 @@ impl FileVerifier {
         bytes: &mut [u8],
     ) -> Result<(), FetchError> {
         self.mismatches.fetch_add(1, Ordering::Relaxed);
+        let mut is_right = false;
+        let mut failed = Vec::new();
+        for drive in self.drives.having(block.file) {
+            let into = (!is_right).then_some(&mut *bytes);
+            match self.reread(drive, layout, block, into) {
+                Ok(()) => is_right = true,
+                Err(error) => failed.push((drive, error)),
+            }
+        }
+        if is_right {
+            self.corrected.fetch_add(1, Ordering::Relaxed);
+            for (drive, error) in &failed {
+                let why = match error {
+                    FetchError::Read { source, .. } => format!("cannot be read ({source})"),
+                    FetchError::Short { .. } => "is cut short".to_owned(),
+                    _ => format!("has wrong bytes at {}", block.offset),
+                };
+                self.drives.leave_out(*drive, block.file, &why);
+            }
+            return Ok(());
+        }
+        failed.sort_by_key(|(drive, _)| *drive);
+        let first = failed.into_iter().next().map(|(_, error)| error);
+        Err(first.unwrap_or(FetchError::Cancelled))
+    }
+
+    /// Reads a block from a drive, bypassing all caches, and verifies it. The bytes are kept in
+    /// `into`.
+    fn reread(
+        &self,
+        drive: usize,
+        layout: &PieceLayout,
+        block: &SlotBlock,
+        mut into: Option<&mut [u8]>,
+    ) -> Result<(), FetchError> {
         let piece = layout.read().piece();
-        let failed = |source| FetchError::Read { piece, file: self.path(block.file), source };
+        let file = || self.drives.path(drive, block.file);
+        let failed = |source| FetchError::Read { piece, file: file(), source };
         // Not straight into the slot: the pages at the block's edges hold neighbours that are
         // already verified.
         let mut buffer = Slot::alone(REREAD).map_err(failed)?;
         let mut hasher = Xxh3::new();
+        let len = block.slot.len();
         let mut done = 0;
-        while done < bytes.len() {
+        while done < len {
             let at = block.offset + done as u64;
             let skip = (at % SLOT_ALIGN as u64) as usize;
-            let want = (bytes.len() - done).min(REREAD - skip);
+            let want = (len - done).min(REREAD - skip);
             let read = (skip + want).next_multiple_of(SLOT_ALIGN);
-            let got = self
-                .reader
-                .reread_at(block.file, at - skip as u64, &mut buffer[..read])
-                .map_err(failed)?;
+            let start = at - skip as u64;
+            let got = self.drives.reread(drive, block.file, start, &mut buffer[..read]);
+            let got = got.map_err(failed)?;
             if got < skip + want {
                 return Err(FetchError::Short {
                     piece,
-                    file: self.path(block.file),
+                    file: file(),
                     offset: at,
                     wanted: want,
                     got: got.saturating_sub(skip),
@@ -248,15 +284,16 @@ impl FileVerifier {
             }
             let fresh = &buffer[skip..skip + want];
             hasher.update(fresh);
-            bytes[done..done + want].copy_from_slice(fresh);
+            if let Some(into) = &mut into {
+                into[done..done + want].copy_from_slice(fresh);
+            }
             done += want;
         }
         if self.accepts(block, hasher.digest()) {
-            self.corrected.fetch_add(1, Ordering::Relaxed);
             return Ok(());
         }
         let tensor = layout.tensors()[block.tensor].name.clone();
-        let file = self.path(block.file);
+        let file = file();
         let offset = block.offset;
         Err(match block.check {
             Some(_) => FetchError::Corrupt { piece, tensor, file, offset },

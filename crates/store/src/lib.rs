@@ -27,6 +27,7 @@
 //! ```
 
 mod blobs;
+mod drives;
 mod fetch;
 mod heap;
 mod integrity;
@@ -43,6 +44,7 @@ mod store;
 mod sync;
 
 pub use blobs::{BlobDevice, BlobName, BlobWriter, Blobs, BlobsError, SystemFiles};
+pub use drives::Mirror;
 pub use fetch::{Cancelled, Completion, FetchError, Priority, SlotTooSmall, Ticket, Timing};
 pub use heap::{Granted, release_freed_memory};
 pub use layout::{LayoutError, Parts, PieceLayout, Read, Segment, TensorLayout};
@@ -53,5 +55,5 @@ pub use reader::UringReader;
 pub use reader::{DirectReader, MmapReader, ReaderKind, Supply, UnknownReader, open_file_limit};
 pub use simulation::SimulatedDisk;
 pub use slot::{Arena, SLOT_ALIGN, Slot};
-pub use stats::{StoreStats, Traffic};
+pub use stats::{DriveStats, StoreStats, Traffic};
 pub use store::{Landed, NVMeWeightStore, NotLanded, StoreOptions, user_cache};

@@ -44,8 +44,29 @@ impl StoreShared {
             self.progress.notify_all();
         }
         while let Some(jobs) = self.wait_for_jobs(batch) {
-            self.run(jobs, self.verifier.clock.now());
+            for (drive, jobs) in self.placed(jobs) {
+                self.run(drive, jobs, self.verifier.clock.now());
+            }
         }
+    }
+
+    /// Chooses a drive for each of these reads, and as few of them as have all the files.
+    fn placed(&self, jobs: Vec<ReadJob>) -> Vec<(usize, Vec<ReadJob>)> {
+        let drives = &self.verifier.drives;
+        if !drives.are_several() {
+            return vec![(0, jobs)];
+        }
+        let mut placed: Vec<(usize, Vec<ReadJob>)> = Vec::new();
+        for job in jobs {
+            match placed.iter_mut().find(|(drive, _)| drives.has(*drive, job.file)) {
+                Some((drive, others)) => {
+                    drives.begin(*drive, job.range.len());
+                    others.push(job);
+                }
+                None => placed.push((drives.place(job.file, job.range.len()), vec![job])),
+            }
+        }
+        placed
     }
 
     /// Waits for the next reads to perform; `None` when the store closes.
@@ -65,13 +86,15 @@ impl StoreShared {
         }
     }
 
-    /// Returns the next read to perform, if there is one.
-    pub(crate) fn next_job(&self) -> Option<ReadJob> {
-        self.lock().queue.take(1, self.verifier.clock.now()).pop()
+    /// Returns the next read to perform and its drive, if there is one.
+    pub(crate) fn next_job(&self) -> Option<(usize, ReadJob)> {
+        let job = self.lock().queue.take(1, self.verifier.clock.now()).pop()?;
+        Some((self.verifier.drives.place(job.file, job.range.len()), job))
     }
 
-    /// Performs reads that were issued at `started`, verifies their bytes and finishes the jobs.
-    pub(crate) fn run(&self, jobs: Vec<ReadJob>, started: Duration) {
+    /// Performs reads that were issued to a drive at `started`, verifies their bytes and finishes the
+    /// jobs.
+    pub(crate) fn run(&self, drive: usize, jobs: Vec<ReadJob>, started: Duration) {
         let clock = &self.verifier.clock;
         let mut reads: Vec<ReadOp<'_>> = jobs
             .iter()
@@ -84,7 +107,8 @@ impl StoreShared {
                 result: Ok(0),
             })
             .collect();
-        self.verifier.reader.read_batch(&mut reads);
+        let needed: Vec<usize> = jobs.iter().map(|job| job.present).collect();
+        self.verifier.drives.read(drive, &mut reads, &needed);
         let results: Vec<_> = reads.into_iter().map(|read| read.result).collect();
         let now = clock.now();
         let next = {

@@ -25,26 +25,38 @@ pub struct SimulatedDisk {
 /// The reads in flight, in place of the lanes' threads. Queueing, issuing, verification and
 /// completion run the same code.
 pub(crate) struct Simulation {
-    disk: SimulatedDisk,
+    /// The disk of each drive.
+    disks: Vec<SimulatedDisk>,
     /// Maximum number of reads in flight.
     depth: usize,
     devices: Mutex<Devices>,
 }
 
 struct Devices {
-    /// Reads in flight, with their start and end times.
-    reading: Vec<(ReadJob, Duration, Duration)>,
-    /// End of the last read of each device.
-    free_since: Vec<Option<Duration>>,
+    reading: Vec<SimulatedRead>,
+    /// End of the last read of each device, by drive.
+    free_since: Vec<Vec<Option<Duration>>>,
+}
+
+/// A read in flight.
+struct SimulatedRead {
+    drive: usize,
+    job: ReadJob,
+    started: Duration,
+    over: Duration,
 }
 
 impl Simulation {
-    /// A disk for a store with `depth` reads in flight.
-    pub(crate) fn new(disk: SimulatedDisk, depth: usize) -> Simulation {
-        let devices = disk.devices.max(1);
-        let depth = if devices == 1 { 1 } else { depth };
-        let devices = Devices { reading: Vec::new(), free_since: vec![None; devices] };
-        Simulation { disk, depth, devices: Mutex::new(devices) }
+    /// A disk for each drive of a store, with `depth` reads in flight on each.
+    pub(crate) fn new(disks: Vec<SimulatedDisk>, depth: usize) -> Simulation {
+        let free_since: Vec<Vec<Option<Duration>>> =
+            disks.iter().map(|disk| vec![None; disk.devices.max(1)]).collect();
+        let depth = match free_since.as_slice() {
+            [devices] if devices.len() == 1 => 1,
+            drives => depth * drives.len(),
+        };
+        let devices = Devices { reading: Vec::new(), free_since };
+        Simulation { disks, depth, devices: Mutex::new(devices) }
     }
 
     /// Advances to the end of the next read. False if there is nothing to read.
@@ -64,50 +76,54 @@ impl Simulation {
     fn go_on(&self, shared: &StoreShared, devices: &mut Devices, until: Duration) -> bool {
         let clock = &shared.verifier.clock;
         while devices.reading.len() < self.depth
-            && let Some(job) = shared.next_job()
+            && let Some((drive, job)) = shared.next_job()
         {
-            let now = clock.now();
-            let over = self.issue(&job, now, &mut devices.free_since);
-            devices.reading.push((job, now, over));
+            let started = clock.now();
+            let over = issue(self.disks[drive], &job, started, &mut devices.free_since[drive]);
+            devices.reading.push(SimulatedRead { drive, job, started, over });
         }
-        let ends = devices.reading.iter().map(|(_, _, over)| *over).enumerate();
+        let ends = devices.reading.iter().map(|read| read.over).enumerate();
         let Some((first, over)) = ends.min_by_key(|(_, over)| *over) else { return false };
         if over > until {
             return false;
         }
-        let (job, started, over) = devices.reading.remove(first);
+        let SimulatedRead { drive, job, started, over } = devices.reading.remove(first);
         clock.sleep_until(over);
-        shared.run(vec![job], started);
+        shared.run(drive, vec![job], started);
         true
-    }
-
-    /// Adds a read to the work of the devices that store its bytes. Returns the time at which it
-    /// ends.
-    fn issue(&self, job: &ReadJob, now: Duration, free_since: &mut [Option<Duration>]) -> Duration {
-        let end = job.offset + job.range.len() as u64;
-        let mut at = job.offset;
-        let mut over = now;
-        loop {
-            let part = end.min((at / STRIPE + 1) * STRIPE);
-            let part = if free_since.len() == 1 { end } else { part };
-            let number = (u64::from(job.file) + at / STRIPE) as usize % free_since.len();
-            let free = &mut free_since[number];
-            let begun = free.map_or(now, |since| since.max(now));
-            let latency = if *free == Some(begun) { Duration::ZERO } else { self.disk.latency };
-            let nanos = u128::from(part - at) * 1_000_000_000;
-            let nanos = nanos / u128::from(self.disk.bytes_per_second.max(1));
-            let transfer = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-            let ended = begun.saturating_add(latency).saturating_add(transfer);
-            *free = Some(ended);
-            over = over.max(ended);
-            at = part;
-            if at >= end {
-                return over;
-            }
-        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Devices> {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Adds a read to the work of the devices that store its bytes. Returns the time at which it ends.
+fn issue(
+    disk: SimulatedDisk,
+    job: &ReadJob,
+    now: Duration,
+    free_since: &mut [Option<Duration>],
+) -> Duration {
+    let end = job.offset + job.range.len() as u64;
+    let mut at = job.offset;
+    let mut over = now;
+    loop {
+        let part = end.min((at / STRIPE + 1) * STRIPE);
+        let part = if free_since.len() == 1 { end } else { part };
+        let number = (u64::from(job.file) + at / STRIPE) as usize % free_since.len();
+        let free = &mut free_since[number];
+        let begun = free.map_or(now, |since| since.max(now));
+        let latency = if *free == Some(begun) { Duration::ZERO } else { disk.latency };
+        let nanos = u128::from(part - at) * 1_000_000_000;
+        let nanos = nanos / u128::from(disk.bytes_per_second.max(1));
+        let transfer = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        let ended = begun.saturating_add(latency).saturating_add(transfer);
+        *free = Some(ended);
+        over = over.max(ended);
+        at = part;
+        if at >= end {
+            return over;
+        }
     }
 }

@@ -27,6 +27,17 @@ pub struct StoreStats {
     pub mismatches: u64,
     /// Blocks that agreed with their checksum when read again.
     pub corrected: u64,
+    /// Counters of each drive, the store's own directory first; empty without mirrors.
+    pub drives: Vec<DriveStats>,
+}
+
+/// Counters of a drive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DriveStats {
+    /// Bytes read from it.
+    pub bytes: u64,
+    /// True if it failed, or had wrong bytes, and serves only what no other drive has.
+    pub is_left_out: bool,
 }
 
 /// Traffic of one priority.

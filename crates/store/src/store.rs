@@ -13,6 +13,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use sws_format::{Clock, Manifest, ShardReader};
 
+use crate::drives::{Drives, Mirror};
 use crate::fetch::{Cancelled, Completion, FetchError, Priority, SlotTooSmall, Ticket};
 use crate::integrity::FileVerifier;
 use crate::layout::{LayoutError, PieceLayout, Read};
@@ -35,7 +36,12 @@ const STACK: usize = 256 << 10;
 pub struct StoreOptions {
     /// Reader to use; `None` for `direct`.
     pub reader: Option<Arc<dyn ShardReader>>,
-    /// Number of reads in flight.
+    /// Further copies of the files on other drives, over which reads are spread.
+    pub mirrors: Vec<Mirror>,
+    /// Receiver of a sentence about each drive that is left out, as it fails or has wrong bytes. It is
+    /// called by a thread that reads.
+    pub notice: fn(&str),
+    /// Number of reads in flight on each drive.
     pub depth: usize,
     /// Bytes per demanded read. A speculative read has the same number, but at most 1 MiB.
     pub chunk: usize,
@@ -54,6 +60,8 @@ impl Default for StoreOptions {
     fn default() -> Self {
         StoreOptions {
             reader: None,
+            mirrors: Vec::new(),
+            notice: |_| (),
             depth: 4,
             chunk: 1 << 20,
             cache: user_cache(),
@@ -94,14 +102,21 @@ impl NVMeWeightStore {
         dir: &Path,
         options: StoreOptions,
     ) -> std::io::Result<NVMeWeightStore> {
-        let StoreOptions { reader, depth, chunk, cache, clock, simulated } = options;
+        let StoreOptions { reader, mirrors, notice, depth, chunk, cache, clock, simulated } =
+            options;
         let depth = depth.max(1);
         let reader = match reader {
             Some(reader) => reader,
             None => ReaderKind::Direct.open(&manifest, dir, depth)?,
         };
         let batch = reader.batch().clamp(1, depth);
-        let verifier = FileVerifier::new(&manifest, dir, reader, clock, cache);
+        let lanes = depth.div_ceil(batch) * (1 + mirrors.len());
+        let simulation = simulated.map(|disk| {
+            let others = mirrors.iter().map(|mirror| mirror.simulated.unwrap_or(disk));
+            Simulation::new([disk].into_iter().chain(others).collect(), depth)
+        });
+        let drives = Drives::new(&manifest, dir, reader, mirrors, notice, clock.clone());
+        let verifier = FileVerifier::new(&manifest, dir, drives, clock, cache);
         let queue = FetchQueue::new(chunk);
         let state = StoreState { queue, closing: false, begun: 0, idle: 0, watched: Vec::new() };
         let queue = Mutex::new(state);
@@ -109,9 +124,7 @@ impl NVMeWeightStore {
         let progress = Condvar::new();
         let shared = Arc::new(StoreShared { queue, work, progress, verifier });
         let (reply, completions) = unbounded();
-        let lanes = Vec::new();
-        let threads = if simulated.is_some() { 0 } else { depth.div_ceil(batch) };
-        let simulation = simulated.map(|disk| Simulation::new(disk, depth));
+        let threads = if simulation.is_some() { 0 } else { lanes };
         let mut store = NVMeWeightStore {
             chunk: chunk.max(1),
             shared,
@@ -119,7 +132,7 @@ impl NVMeWeightStore {
             dir: dir.to_owned(),
             completions,
             reply,
-            lanes,
+            lanes: Vec::new(),
             simulation,
         };
         for _ in 0..threads {
@@ -355,6 +368,7 @@ impl NVMeWeightStore {
         let mut stats = self.shared.lock().queue.stats(verifier.clock.now());
         stats.mismatches = verifier.mismatches.load(Ordering::Relaxed);
         stats.corrected = verifier.corrected.load(Ordering::Relaxed);
+        stats.drives = verifier.drives.stats();
         stats
     }
 }
@@ -381,7 +395,7 @@ impl Drop for NVMeWeightStore {
 impl std::fmt::Debug for NVMeWeightStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("NVMeWeightStore")
-            .field("reader", &self.shared.verifier.reader.name())
+            .field("reader", &self.shared.verifier.drives.reader_name())
             .field("lanes", &self.lanes.len())
             .finish_non_exhaustive()
     }

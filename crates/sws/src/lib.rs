@@ -123,8 +123,11 @@ pub use load::loader::{Loader, Needs};
 pub use load::options::{DraftChoice, Options, Streaming};
 pub use load::planning::Planning;
 pub use load::set::{ModelSet, PlannedModel, SetEntry};
-pub use measure::{Computing, Dry, Others, PromptComputing, disk_speed, memory_speed};
+pub use measure::{
+    Computing, Dry, Others, PromptComputing, disk_speed, drives_speed, memory_speed,
+};
 pub use open::find::{locate, locate_checkpoint};
+pub use open::mirrors::ModelMirror;
 pub use open::model::{Defaults, Model, checkpoint, contents};
 pub use open::pooling::StatePooling;
 pub use open::reading::ReadingRoom;

@@ -39,6 +39,10 @@ pub(crate) struct BenchArgs {
     /// Compute threads [default: one per core].
     #[arg(long, short, value_name = "N", value_parser = value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
+    /// A directory on another drive with a copy of the shards, as for `sws run`; may be given several
+    /// times.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) also: Vec<PathBuf>,
     /// Write the numbers and the certificate.
     #[arg(long, value_name = "FILE", conflicts_with = "check")]
     pub(crate) out: Option<PathBuf>,

@@ -56,7 +56,9 @@ pub(crate) use recorded::{
 pub(crate) use sampling::SamplingArgs;
 #[cfg(feature = "serve")]
 pub(crate) use serve::Serve;
-pub(crate) use shards::{EncodingChoice, Inspect, ShardArgs, Unshard, Verify, encoding};
+pub(crate) use shards::{
+    EncodingChoice, Inspect, MirrorArgs, ShardArgs, Unshard, Verify, encoding,
+};
 pub(crate) use structured::StructuredArgs;
 pub(crate) use texts::{Certify, ChatArgs, Forward, Run};
 #[cfg(feature = "serve")]
@@ -329,6 +331,7 @@ pub(crate) enum Command {
     Link(LinkArgs),
     Rm(Rm),
     Shard(ShardArgs),
+    Mirror(MirrorArgs),
     Verify(Verify),
     Inspect(Inspect),
     Unshard(Unshard),
@@ -389,6 +392,10 @@ pub(crate) struct PlanArgs {
     /// Compute threads [default: one per core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
+    /// A directory on another drive with a copy of the shards, as for `sws run`; may be given several
+    /// times.
+    #[arg(long, value_name = "DIR", hide_short_help = true)]
+    pub(crate) also: Vec<PathBuf>,
     /// I/O backend: direct, uring or mmap.
     #[arg(long, value_name = "READER", default_value = "direct", hide_short_help = true)]
     pub(crate) reader: ReaderKind,

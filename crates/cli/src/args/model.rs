@@ -100,6 +100,13 @@ pub(crate) struct Advanced {
     /// used longest ago goes [default: what the disk has, less a reserve].
     #[arg(long, value_name = "SIZE", value_parser = disk)]
     pub(crate) cache_disk: Option<u64>,
+    /// A directory on another drive with a copy of the shards, whole or partial, as `sws mirror` makes
+    /// it; may be given several times.
+    ///
+    /// Reads go to the drive that is expected to finish first. A copy that is absent, fails or is damaged
+    /// is named and left out. The output is the same.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) also: Vec<PathBuf>,
     /// I/O backend: direct, uring or mmap.
     #[arg(long, value_name = "READER", default_value = "direct")]
     pub(crate) reader: ReaderKind,
@@ -157,7 +164,7 @@ impl ModelArgs {
 }
 
 /// Parses the size of a directory.
-fn disk(word: &str) -> Result<u64, String> {
+pub(super) fn disk(word: &str) -> Result<u64, String> {
     match word.parse::<RamBudget>().map_err(|e| e.to_string())? {
         RamBudget::Bytes(bytes) if bytes >= 1 << 20 => Ok(bytes),
         _ => Err(format!("shards have at least 1MiB of disk, not {word}")),

@@ -52,6 +52,10 @@ pub(crate) struct PullArgs {
     /// Encoding threads [default: one per core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
+    /// Then copy the shards to this directory on another drive, as `sws mirror` does; may be given several
+    /// times.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) also: Vec<PathBuf>,
     /// Print the outcome as JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -69,6 +73,7 @@ impl PullArgs {
             keep: false,
             files: FILES,
             threads: None,
+            also: Vec::new(),
             json: false,
         }
     }

@@ -50,6 +50,32 @@ pub(crate) struct ShardArgs {
     /// Encoding threads [default: one per core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
+    /// Then copy the shards to this directory on another drive, as `sws mirror` does; may be given several
+    /// times.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) also: Vec<PathBuf>,
+    /// Print the outcome as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Copy shards to another drive, so that runs read from both (--also).
+///
+/// Every byte is verified on the way. With --size the copy has as many shards as fit: first the experts
+/// that earlier runs used most, or else some of each layer. The command can be interrupted; running it
+/// again verifies what is there, copies anew what is damaged, and goes on, also to a larger --size. A run
+/// can read from a copy that is not finished.
+#[derive(Debug, clap::Args)]
+pub(crate) struct MirrorArgs {
+    /// A shard directory, or the id of a model.
+    #[arg(add = models())]
+    pub(crate) model: PathBuf,
+    /// Directory of the copy: new, empty, or with a copy of the same shards.
+    #[arg(value_name = "DIR")]
+    pub(crate) to: PathBuf,
+    /// Maximum size of the copy, as 40GiB [default: all shards].
+    #[arg(long, value_name = "SIZE", value_parser = super::model::disk)]
+    pub(crate) size: Option<u64>,
     /// Print the outcome as JSON.
     #[arg(long)]
     pub(crate) json: bool,

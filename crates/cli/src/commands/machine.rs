@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use serde::{Deserialize, Serialize};
-use sws::{Computing, Model, Others, RamBudget, Threads, disk_speed, memory_speed};
+use sws::{Computing, Model, Others, RamBudget, Threads, disk_speed, drives_speed, memory_speed};
 use sws_engine::{PerToken, TokenCosts};
 use sws_format::{FileEntry, Manifest, ModelIdentity, open_regular};
 use sws_kernels::Encoding;
@@ -55,7 +55,7 @@ impl Machine {
     pub(crate) fn measure(model: Option<&Model>, reader: ReaderKind, threads: &Threads) -> Machine {
         let others = Others::begin();
         let (disk, is_of_the_program) = match model {
-            Some(model) => (disk_speed(model.manifest(), model.dir(), reader), false),
+            Some(model) => (drives_speed(model, reader), false),
             None => disk_of_models(reader),
         };
         Machine {

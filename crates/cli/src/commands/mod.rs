@@ -17,6 +17,7 @@ pub(crate) mod launch;
 pub(crate) mod link;
 pub(crate) mod list;
 mod machine;
+pub(crate) mod mirror;
 #[cfg(feature = "serve")]
 mod notify;
 mod outline;

@@ -74,8 +74,10 @@ pub(crate) fn run(args: &args::PlanArgs) -> anyhow::Result<ExitCode> {
     let (found, remote) = match (model::open(args.model.as_deref()), &args.model) {
         (Err(error), Some(name)) => found(error.downcast()?, name)?,
         (opened, _) => {
+            let mut model = opened?;
+            model::spread(&mut model, &args.also)?;
             let planned = PlannedModel { machine: &machine, described, measures, remote: None };
-            return with_weights(args, &opened?, planned, &threads);
+            return with_weights(args, &model, planned, &threads);
         }
     };
     let remote = if described.is_some() { remote.map(Remote::elsewhere) } else { remote };

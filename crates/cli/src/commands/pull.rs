@@ -24,7 +24,7 @@ use sws_shard::{ShardOptions, Sharded, resume};
 use sws_store::user_cache;
 
 use super::outline::DEFAULT;
-use super::{first, in_place, note_unused, remote, size};
+use super::{first, in_place, mirror, note_unused, remote, size};
 use crate::args;
 use crate::args::{PullForm, encoding};
 use crate::interrupt::Ending;
@@ -48,7 +48,13 @@ pub(crate) fn run(args: &args::PullArgs) -> anyhow::Result<ExitCode> {
     let pull = Pull::new(args, name, &environment);
     let obtained = {
         let _ending = Ending::at_a_signal(GOES_ON)?;
-        pull.obtain(&environment)?
+        let obtained = pull.obtain(&environment)?;
+        match obtained.path.join(MANIFEST_FILE).is_file() {
+            true => mirror::copies(&obtained.path, &args.also)?,
+            false if args.also.is_empty() => {}
+            false => note!("sws: --also copies shards, and these are the files as published"),
+        }
+        obtained
     };
     pull.report(&obtained)?;
     Ok(ExitCode::SUCCESS)

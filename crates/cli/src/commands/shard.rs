@@ -11,7 +11,7 @@ use sws_kernels::Encoding;
 use sws_shard::{ShardOptions, Sharded, encoding_in, resume};
 use sws_store::user_cache;
 
-use super::{choice, in_place, note_unused, print, print_json, size};
+use super::{choice, in_place, mirror, note_unused, print, print_json, size};
 use crate::args::{self, EncodingChoice};
 use crate::interrupt::Ending;
 use crate::progress::ProgressStage;
@@ -55,6 +55,7 @@ pub(crate) fn run(args: &args::ShardArgs) -> anyhow::Result<ExitCode> {
             note!("sws: `{}` will not find these shards: {error}", name.id);
         }
     }
+    mirror::copies(&out, &args.also)?;
     if args.json {
         print_json(&json!({
             "out": out,

@@ -14,6 +14,10 @@ const MIB: u64 = 1 << 20;
 /// Maximum number of reader threads, and the stack of each.
 const READERS: u64 = 8;
 const READER_STACK: u64 = 256 * KIB;
+/// Reader threads of a further drive.
+const DRIVE_READERS: u64 = 4;
+/// Heap of a file on a further drive: its path, and its place among the open ones.
+const DRIVE_FILE: u64 = 384;
 /// Stack that a compute thread uses, with a generous margin.
 const STACK: u64 = 512 * KIB;
 /// Stack that a compute thread has.
@@ -65,6 +69,17 @@ impl ProcessMemory {
                 + cores * CHARGED_AHEAD
                 + MIB,
             peak: field("VmHWM:"),
+        }
+    }
+
+    /// Adds the readers of a copy of the model on another drive, which has so many files.
+    #[must_use]
+    pub fn with_drive(self, files: u64) -> ProcessMemory {
+        ProcessMemory {
+            stacks: self.stacks + DRIVE_READERS * READER_STACK,
+            slack: self.slack + files * DRIVE_FILE,
+            kernel: self.kernel + DRIVE_READERS * KERNEL_THREAD + files * KERNEL_FILE,
+            ..self
         }
     }
 }

@@ -86,6 +86,7 @@ impl SpeculativeWeightStreamer {
             .iter()
             .sum();
         counters.device_busy = stats.busy;
+        counters.drives = stats.drives;
         counters.context_lent = self.contexts.bytes();
         if let Some(plan) = self.plan.as_ref().filter(|_| self.structured.has_lent()) {
             counters.structured_lent = plan.structured_lent.iter().map(SlotClass::bytes).sum();

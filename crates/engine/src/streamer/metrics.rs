@@ -11,6 +11,7 @@ use crate::speculation::Speculation;
 use crate::stand_ins::RunAheadCounts;
 use crate::wait::{Stalls, WeightKind};
 use sws_cache::LookupCounts;
+use sws_store::DriveStats;
 
 /// Readings of the clocks of a run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,6 +39,8 @@ pub struct Counters {
     pub device_bytes: u64,
     /// Time during which at least one read was on the device.
     pub device_busy: Duration,
+    /// Counters of each drive, the model's own first; empty without copies on others.
+    pub drives: Vec<DriveStats>,
     /// Hits and misses of each layer's experts.
     pub layers: BTreeMap<u32, LookupCounts>,
     /// Layers whose experts were all resident or in flight.
@@ -75,6 +78,9 @@ pub struct Metrics {
     pub bytes_per_token: BTreeMap<&'static str, f64>,
     /// Reads from the device.
     pub disk: Disk,
+    /// Reads from each drive, the model's own first; empty without copies on others.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub drives: Vec<DriveMetrics>,
     /// Waits of the computation for reads of any kind.
     pub stalls: StallMetrics,
     /// Split of the time.
@@ -110,6 +116,15 @@ pub struct Disk {
     pub gb_per_second: f64,
     /// Share of the time during which a read was in flight.
     pub busy: f64,
+}
+
+/// Reads from one of several drives.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct DriveMetrics {
+    /// Bytes read.
+    pub bytes: u64,
+    /// True if it failed, or had wrong bytes, and was left out.
+    pub left_out: bool,
 }
 
 /// Waits for the device.
@@ -201,6 +216,10 @@ impl Metrics {
         let seconds = (after.clocks.now.saturating_sub(before.clocks.now)).as_secs_f64();
         let tokens = after.tokens - before.tokens;
         let per = |n: f64, d: f64| if d > 0.0 { n / d } else { 0.0 };
+        let drives = after.drives.iter().enumerate().map(|(number, drive)| DriveMetrics {
+            bytes: drive.bytes - before.drives.get(number).map_or(0, |before| before.bytes),
+            left_out: drive.is_left_out,
+        });
         let kinds = WeightKind::ALL.iter().zip(after.bytes.iter().zip(&before.bytes));
         let bytes_per_token = kinds
             .map(|(kind, (after, before))| {
@@ -245,6 +264,7 @@ impl Metrics {
                 gb_per_second: per(device as f64 / 1e9, seconds),
                 busy: per(busy, seconds),
             },
+            drives: drives.collect(),
             stalls: StallMetrics {
                 count: after.clocks.stalls.count - before.clocks.stalls.count,
                 seconds: stall,

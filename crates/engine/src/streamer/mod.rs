@@ -30,8 +30,8 @@ pub use lending::Lending;
 use lending::{ContextLending, StructuredLending};
 pub use meter::ComputeCosts;
 pub use metrics::{
-    Clocks, Counters, Disk, ExpertMetrics, LayerMetrics, Metrics, StallMetrics, StandInMetrics,
-    TimeSplit, memory, peak_memory,
+    Clocks, Counters, Disk, DriveMetrics, ExpertMetrics, LayerMetrics, Metrics, StallMetrics,
+    StandInMetrics, TimeSplit, memory, peak_memory,
 };
 pub use options::{Options, StreamerError};
 pub use source::StreamingSource;

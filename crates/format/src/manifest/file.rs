@@ -28,6 +28,10 @@ pub const MAX_LEARNED_BYTES: u64 = 128 << 20;
 /// describe it.
 const NEWEST_VERSION: u64 = 2;
 
+/// The first bytes of a manifest, before the hash of its body in hexadecimal digits.
+const HASH_START: &str = "{\"blake3\":\"";
+const HASH_LEN: usize = 64;
+
 /// Largest accepted manifest. A model with 70,000 expert matrices needs about 60 MB.
 pub const MAX_MANIFEST_BYTES: u64 = 256 << 20;
 
@@ -146,6 +150,31 @@ impl Manifest {
         Manifest::from_json(&json).map_err(|reason| ManifestError::Invalid { path, reason })
     }
 
+    /// The hash that the manifest of a directory bears, which tells it from any other; `None` without
+    /// a manifest. Nothing else of it is read or checked.
+    pub fn hash_in(dir: &Path) -> Result<Option<String>, ManifestError> {
+        let path = dir.join(MANIFEST_FILE);
+        let refused = |cause| ManifestError::Read { path: path.clone(), cause };
+        let mut start = String::new();
+        match path.symlink_metadata() {
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Ok(about) if !about.is_file() => return Err(ManifestError::NotAFile { path }),
+            _ => {}
+        }
+        let file = open_regular(&path).map_err(refused)?;
+        let len = HASH_START.len() + HASH_LEN + 1;
+        let read = file.take(len as u64).read_to_string(&mut start);
+        let hash = start.strip_prefix(HASH_START).and_then(|hash| hash.strip_suffix('"'));
+        let is_hash = |hash: &&str| {
+            hash.len() == HASH_LEN && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
+        };
+        match (read, hash.filter(is_hash)) {
+            (Err(cause), _) if cause.kind() != io::ErrorKind::InvalidData => Err(refused(cause)),
+            (Ok(_), Some(hash)) => Ok(Some(hash.to_owned())),
+            _ => Err(ManifestError::Invalid { path, reason: InvalidManifest::Checksum }),
+        }
+    }
+
     /// Parses the contents of a `manifest.json` and checks everything but the files it lists.
     pub fn from_json(json: &[u8]) -> Result<Manifest, InvalidManifest> {
         let envelope: Envelope<'_> = serde_json::from_slice(json).map_err(InvalidManifest::Json)?;
@@ -174,7 +203,7 @@ impl Manifest {
         let body = ManifestBody { version: self.version(), manifest: self };
         let body = serde_json::to_string(&body).map_err(InvalidManifest::Json)?;
         let hash = blake3::hash(body.as_bytes()).to_hex();
-        Ok(format!("{{\"blake3\":\"{hash}\",\"body\":{body}}}\n").into_bytes())
+        Ok(format!("{HASH_START}{hash}\",\"body\":{body}}}\n").into_bytes())
     }
 
     /// Writes `manifest.json` into `dir` atomically and flushes it to the device.

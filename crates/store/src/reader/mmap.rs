@@ -21,7 +21,12 @@ pub struct MmapReader {
 impl MmapReader {
     /// Creates a reader of the files of `manifest`, which lie below `dir`.
     pub fn new(manifest: &Manifest, dir: &Path) -> MmapReader {
-        MmapReader { files: OpenFiles::new(manifest, dir, Caching::Buffered, open_file_limit()) }
+        MmapReader::with_open_files(manifest, dir, open_file_limit())
+    }
+
+    /// Like [`new`](Self::new), with a limit on open files.
+    pub fn with_open_files(manifest: &Manifest, dir: &Path, limit: usize) -> MmapReader {
+        MmapReader { files: OpenFiles::new(manifest, dir, Caching::Buffered, limit) }
     }
 }
 

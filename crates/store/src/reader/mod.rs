@@ -71,14 +71,30 @@ impl ReaderKind {
         dir: &Path,
         depth: usize,
     ) -> io::Result<Arc<dyn ShardReader>> {
+        self.open_beside(manifest, dir, depth, 0)
+    }
+
+    /// Like [`open`](Self::open), beside `others` further readers in this process: each keeps only
+    /// its share of the files open.
+    pub fn open_beside(
+        self,
+        manifest: &Manifest,
+        dir: &Path,
+        depth: usize,
+        others: usize,
+    ) -> io::Result<Arc<dyn ShardReader>> {
+        let limit = (open_file_limit() / (1 + others)).max(1);
         Ok(match self {
-            ReaderKind::Direct => Arc::new(DirectReader::new(manifest, dir)),
-            ReaderKind::Mmap => Arc::new(MmapReader::new(manifest, dir)),
+            ReaderKind::Direct => Arc::new(DirectReader::with_open_files(manifest, dir, limit)),
+            ReaderKind::Mmap => Arc::new(MmapReader::with_open_files(manifest, dir, limit)),
             #[cfg(feature = "uring")]
-            ReaderKind::Uring => Arc::new(UringReader::new(manifest, dir, depth).map_err(|e| {
-                let message = format!("this system has no io_uring ({e}); choose `direct`");
-                io::Error::new(e.kind(), message)
-            })?),
+            ReaderKind::Uring => {
+                let direct = DirectReader::with_open_files(manifest, dir, limit);
+                Arc::new(UringReader::over(direct, depth).map_err(|e| {
+                    let message = format!("this system has no io_uring ({e}); choose `direct`");
+                    io::Error::new(e.kind(), message)
+                })?)
+            }
             #[cfg(not(feature = "uring"))]
             ReaderKind::Uring => {
                 let _ = depth;

@@ -29,11 +29,15 @@ impl UringReader {
     /// flight. Each of two threads has half of them, so that one batch is on the device while the
     /// other is verified.
     pub fn new(manifest: &Manifest, dir: &Path, depth: usize) -> io::Result<UringReader> {
+        UringReader::over(DirectReader::new(manifest, dir), depth)
+    }
+
+    /// Like [`new`](Self::new), of the files of another reader.
+    pub(super) fn over(direct: DirectReader, depth: usize) -> io::Result<UringReader> {
         let batch = depth.max(1).div_ceil(2);
         // The first ring is created now, so that a system without io_uring is an error before
         // anything is read.
         let ring = Self::ring(batch)?;
-        let direct = DirectReader::new(manifest, dir);
         Ok(UringReader { direct, batch, rings: Mutex::new(vec![ring]) })
     }
 

@@ -77,15 +77,22 @@ fn manifest() -> Manifest {
 }
 
 /// Fetches at every priority, promotes one fetch, cancels two, and waits for the others or closes
-/// the store while they run.
-fn caller(manifest: &Arc<Manifest>, fails: bool, close_early: bool) {
+/// the store while they run. With a copy on another drive, which fails, nothing else does.
+fn caller(manifest: &Arc<Manifest>, [fails, close_early, copy]: [bool; 3]) {
+    let mirror = copy.then(|| Mirror {
+        dir: PathBuf::new(),
+        reader: Arc::new(Halting { fails: true }),
+        files: vec![true; FETCHES],
+        simulated: None,
+    });
     let options = StoreOptions {
         reader: Some(Arc::new(Halting { fails })),
+        mirrors: mirror.into_iter().collect(),
         depth: LANES,
         chunk: SLOT_ALIGN,
         cache: None,
         clock: Clock::simulated(),
-        simulated: None,
+        ..StoreOptions::default()
     };
     let store = NVMeWeightStore::open(Arc::clone(manifest), Path::new(""), options).unwrap();
     let completions = store.completions().clone();
@@ -187,7 +194,11 @@ fn every_slot_comes_back_once_and_never_while_it_is_read() {
     // before its last chunk, and a lane that is never woken.
     const SCHEDULES: usize = 300;
     let manifest = Arc::new(manifest());
-    for (fails, close_early) in [(false, false), (true, false), (false, true), (true, true)] {
+    const NO: bool = false;
+    const YES: bool = true;
+    for case in
+        [[NO, NO, NO], [YES, NO, NO], [NO, YES, NO], [YES, YES, NO], [NO, NO, YES], [NO, YES, YES]]
+    {
         let schedulers: [Box<dyn Scheduler + Send>; 2] = [
             Box::new(RandomScheduler::new_from_seed(7, SCHEDULES)),
             Box::new(PctScheduler::new_from_seed(7, 3, SCHEDULES)),
@@ -198,7 +209,7 @@ fn every_slot_comes_back_once_and_never_while_it_is_read() {
             // This bounds the wait of a caller whose completion never arrives.
             config.max_steps = MaxSteps::FailAfter(20_000);
             let manifest = Arc::clone(&manifest);
-            Runner::new(scheduler, config).run(move || caller(&manifest, fails, close_early));
+            Runner::new(scheduler, config).run(move || caller(&manifest, case));
         }
     }
 }

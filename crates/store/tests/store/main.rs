@@ -2,6 +2,8 @@
 
 /// Checkpoints without checksums: every later reading must agree with the first.
 mod book;
+/// Copies on several drives.
+mod drives;
 /// Reads that fail, fall short or come back wrong.
 mod faults;
 /// Layout of pieces in a slot.

@@ -31,7 +31,7 @@ impl Model {
 
     /// Experts chosen in earlier runs of this model, the most frequent first. Without such runs
     /// here, they come from the machine that published its shards. Empty if no run was long enough.
-    pub(crate) fn experts_by_use(&self) -> Vec<PieceId> {
+    pub fn experts_by_use(&self) -> Vec<PieceId> {
         let routes = routes_of(self.spec());
         let fingerprint = &self.manifest().model.fingerprint;
         let files = self.learned_file().into_iter().chain([self.dir().join(LEARNED_FILE)]);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sws_engine::{MemoryUse, SpeculativeWeightStreamer};
 use sws_kernels::Tier;
+use sws_store::Mirror;
 use tracing::{debug, info};
 
 use super::backend::LoadedBackend;
@@ -79,8 +80,11 @@ fn streamed(loader: &mut Loader<'_>, text: &TextCodec, threads: &Threads) -> Res
         warm_start: streaming.warm_start(model),
         ..sws_engine::Options::default()
     };
-    let reader = Opening::new(loader.open_reader()?, loader.cancel.clone());
-    let store = Arc::new(model.store_with(reader.clone())?);
+    let opening = Opening::new(loader.cancel.clone());
+    let reader = opening.reader(loader.open_reader()?);
+    let mirrors = loader.open_mirrors()?.into_iter();
+    let mirrors = mirrors.map(|it| Mirror { reader: opening.reader(it.reader), ..it }).collect();
+    let store = Arc::new(model.store_with(reader, mirrors)?);
     let forward = sws_model::ForwardPass::with_tier(model.spec().clone(), tier(loader));
     let bytes = plan.arena_bytes() as u64;
     let without_draft = plan.ledger.get(MemoryUse::Draft) == 0;
@@ -90,7 +94,7 @@ fn streamed(loader: &mut Loader<'_>, text: &TextCodec, threads: &Threads) -> Res
         true => Error::Cancelled,
         false => model.error(e),
     })?;
-    reader.set_open();
+    opening.set_open();
     loader.warnings.extend(streamer.passed_over().map(|why| Warning::Forgotten(why.to_owned())));
     let left_out = loader.options.streaming.draft_file().filter(|_| without_draft);
     loader.warnings.extend(left_out.map(|file| Warning::DraftLeftOut(file.to_owned())));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sws_engine::{Plan, UnknownBudget};
 use sws_format::{Progress, ShardReader};
+use sws_store::Mirror;
 use tracing::info;
 
 use crate::{Cancel, Model, Options, Result, TextCodec, Threads, Warning};
@@ -146,6 +147,11 @@ impl<'m> Loader<'m> {
                 Ok(reader)
             }
         }
+    }
+
+    /// Opens readers of the model's copies on other drives.
+    pub(crate) fn open_mirrors(&self) -> Result<Vec<Mirror>> {
+        self.model.open_mirrors(self.options.reader)
     }
 
     pub(crate) fn report(&mut self, progress: Progress) {

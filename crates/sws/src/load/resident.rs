@@ -20,7 +20,7 @@ pub(crate) fn load(loader: &mut Loader<'_>) -> Result<ResidentSource> {
         }
         error => model.error(error),
     };
-    let store = model.store_with(loader.open_reader()?)?;
+    let store = model.store_with(loader.open_reader()?, loader.open_mirrors()?)?;
     let weights = ResidentLoad::new(model.spec(), &store).map_err(failed)?;
     let otherwise = "shard it in a smaller encoding (`sws shard --encoding q4`)";
     model.check_memory(weights.needed(), otherwise)?;

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use sws_format::{Clock, Manifest};
 use sws_store::{Arena, ReaderKind, probe};
 
-use crate::Threads;
+use crate::{Model, Threads};
 pub use attending::PromptComputing;
 pub use computing::{Computing, Dry};
 pub use others::Others;
@@ -24,6 +24,27 @@ const MEMORY_PROBE: usize = 128 << 20;
 pub fn disk_speed(manifest: &Manifest, dir: &Path, reader: ReaderKind) -> Option<f64> {
     let figures = probe(manifest, dir, &Clock::real(), Some(reader)).figures.into_iter();
     figures.map(|figure| figure.bytes_per_second).max_by(f64::total_cmp)
+}
+
+/// Speed at which the drives of a model read together, in bytes per second: the sum, or as fast as the
+/// model's own reads what no copy has.
+pub fn drives_speed(model: &Model, reader: ReaderKind) -> Option<f64> {
+    let manifest = model.manifest();
+    let own = disk_speed(manifest, model.dir(), reader)?;
+    let total: u64 = manifest.files.iter().map(|file| file.len).sum();
+    let mut held = 0;
+    let mut sum = own;
+    for mirror in model.mirrors() {
+        let files = mirror.held(manifest).cloned().collect();
+        let model = manifest.model.clone();
+        let part = Manifest { model, encoding: None, files, pieces: vec![], copies: vec![] };
+        if let Some(speed) = disk_speed(&part, &mirror.dir, reader) {
+            held = mirror.bytes.max(held);
+            sum += speed;
+        }
+    }
+    let elsewhere = held as f64 / total.max(1) as f64;
+    Some(sum.min(own / (1.0 - elsewhere).max(f64::MIN_POSITIVE)))
 }
 
 /// Speed at which all threads together read memory, in bytes per second.

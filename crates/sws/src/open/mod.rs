@@ -2,6 +2,7 @@
 //! template. No weights are read.
 
 pub(crate) mod find;
+pub(crate) mod mirrors;
 pub(crate) mod model;
 mod name;
 pub(crate) mod pooling;

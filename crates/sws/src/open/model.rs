@@ -14,7 +14,9 @@ use sws_format::{
     SmallFileError, open_checkpoint, read_config, remedy,
 };
 use sws_model::{ConfigError, InvalidConfig, ModelSpec, check_tokens};
-use sws_store::{NVMeWeightStore, ReaderKind, StoreOptions, Supply, SystemMemory, user_cache};
+use sws_store::{
+    Mirror, NVMeWeightStore, ReaderKind, StoreOptions, Supply, SystemMemory, user_cache,
+};
 use sws_text::gguf::{self as gguf_text, GgufTextError, tokenizer_config_json};
 use sws_text::{
     ChatTemplate, Generation, GenerationError, GenerationOptions, Infill, Tokenizer, TokenizerError,
@@ -22,6 +24,7 @@ use sws_text::{
 use tracing::info;
 
 use crate::error::{Cause, Lacking};
+use crate::open::mirrors::Mirrors;
 use crate::open::reading::{TokenizerReading, check_manifest};
 use crate::{Error, Result, locate};
 
@@ -40,7 +43,7 @@ const HEADER: &str = "header.gguf";
 #[derive(Clone, Debug)]
 pub struct Model(Arc<ModelFiles>);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct ModelFiles {
     dir: PathBuf,
     manifest: Arc<Manifest>,
@@ -55,6 +58,8 @@ struct ModelFiles {
     heap: Option<fn() -> u64>,
     /// Remote source of the shards, unless all of them are on this machine.
     supply: Option<Arc<dyn Supply>>,
+    /// Copies of the shards on other drives.
+    mirrors: Mirrors,
 }
 
 /// The defaults of generation in a model's files.
@@ -138,6 +143,7 @@ impl Model {
             cache,
             heap,
             supply,
+            mirrors: Mirrors::default(),
         })))
     }
 
@@ -252,26 +258,42 @@ impl Model {
         found.ok_or_else(|| self.error(Lacking::Template))
     }
 
+    /// Sets the copies of the shards on other drives.
+    pub(super) fn set_mirrors(&mut self, mirrors: Mirrors) {
+        Arc::make_mut(&mut self.0).mirrors = mirrors;
+    }
+
+    pub(super) fn own_mirrors(&self) -> &Mirrors {
+        &self.0.mirrors
+    }
+
     /// Opens the weights of the model for reading.
     pub fn store(&self, reader: ReaderKind) -> Result<NVMeWeightStore> {
-        self.store_with(self.reader(reader)?)
+        self.store_with(self.reader(reader)?, self.open_mirrors(reader)?)
     }
 
     /// Opens a reader of the model's files.
     pub(crate) fn reader(&self, kind: ReaderKind) -> Result<Arc<dyn ShardReader>> {
         let depth = StoreOptions::default().depth;
-        let local = kind.open(self.manifest(), self.dir(), depth).map_err(Error::Reader)?;
+        let others = self.mirrors().len();
+        let local = kind.open_beside(self.manifest(), self.dir(), depth, others);
+        let local = local.map_err(Error::Reader)?;
         Ok(match &self.0.supply {
             Some(supply) => Arc::clone(supply).reader(local).map_err(Error::Reader)?,
             None => local,
         })
     }
 
-    /// Opens the weights of the model with a reader of its files.
-    pub(crate) fn store_with(&self, reader: Arc<dyn ShardReader>) -> Result<NVMeWeightStore> {
+    /// Opens the weights of the model with a reader of its files and of those of its copies.
+    pub(crate) fn store_with(
+        &self,
+        reader: Arc<dyn ShardReader>,
+        mirrors: Vec<Mirror>,
+    ) -> Result<NVMeWeightStore> {
         let reader = Some(reader);
         let cache = self.0.cache.clone();
-        let options = StoreOptions { reader, cache, ..StoreOptions::default() };
+        let notice = self.0.mirrors.notice;
+        let options = StoreOptions { reader, mirrors, notice, cache, ..StoreOptions::default() };
         NVMeWeightStore::open(Arc::clone(&self.0.manifest), self.dir(), options).map_err(|e| {
             let remedy = remedy(&e, "close other programs");
             self.error(format!("threads that read cannot be started: {e}; {remedy}"))

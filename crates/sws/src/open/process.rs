@@ -16,13 +16,17 @@ pub(crate) fn counted<T>(model: &Model, make: impl FnOnce() -> T) -> (T, u64) {
 /// started. `tokenizer` is the size of the tokenizer on the heap.
 pub(crate) fn measure(model: &Model, tokenizer: u64) -> ProcessMemory {
     let whole = ProcessMemory::measure(model.dir(), model.manifest());
-    let Some(used) = model.heap() else { return whole };
-    ProcessMemory {
-        heap: used.saturating_sub(tokenizer),
-        tokenizer: tokenizer.min(used),
-        slack: whole.heap.saturating_sub(used),
-        ..whole
-    }
+    let process = match model.heap() {
+        None => whole,
+        Some(used) => ProcessMemory {
+            heap: used.saturating_sub(tokenizer),
+            tokenizer: tokenizer.min(used),
+            slack: whole.heap.saturating_sub(used),
+            ..whole
+        },
+    };
+    let files = model.manifest().files.len() as u64;
+    model.mirrors().iter().fold(process, |process, _| process.with_drive(files))
 }
 
 /// Bytes left in a budget for encoding a text before the model is loaded.

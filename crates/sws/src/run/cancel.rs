@@ -133,17 +133,28 @@ impl Observer for CancelObserver<'_> {
     }
 }
 
-/// Reader that fails once loading was cancelled, until the model is open. Opening a model may read
-/// most of its weights, and reads are the only place that checks the handle.
+/// State of a model that is being opened. Opening may read most of its weights, and reads are the
+/// only place that checks the handle.
+#[derive(Clone, Debug)]
 pub(crate) struct Opening {
-    reader: Arc<dyn ShardReader>,
     cancel: Cancel,
-    open: AtomicBool,
+    open: Arc<AtomicBool>,
+}
+
+/// Reader that fails once loading was cancelled, until the model is open.
+struct OpeningReader {
+    reader: Arc<dyn ShardReader>,
+    opening: Opening,
 }
 
 impl Opening {
-    pub(crate) fn new(reader: Arc<dyn ShardReader>, cancel: Cancel) -> Arc<Opening> {
-        Arc::new(Opening { reader, cancel, open: AtomicBool::new(false) })
+    pub(crate) fn new(cancel: Cancel) -> Opening {
+        Opening { cancel, open: Arc::default() }
+    }
+
+    /// Wraps a reader of the model.
+    pub(crate) fn reader(&self, reader: Arc<dyn ShardReader>) -> Arc<dyn ShardReader> {
+        Arc::new(OpeningReader { reader, opening: self.clone() })
     }
 
     /// Marks the model as open. From now on, passes check for cancellation.
@@ -159,22 +170,23 @@ impl Opening {
     }
 }
 
+/// The error of a read that a caller has cancelled. Its kind says that no drive has failed.
 fn interrupted() -> io::Error {
-    io::Error::other("interrupted")
+    io::Error::new(io::ErrorKind::Interrupted, "interrupted")
 }
 
-impl ShardReader for Opening {
+impl ShardReader for OpeningReader {
     fn name(&self) -> &'static str {
         self.reader.name()
     }
 
     fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        self.check()?;
+        self.opening.check()?;
         self.reader.read_at(file, offset, into)
     }
 
     fn reread_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        self.check()?;
+        self.opening.check()?;
         self.reader.reread_at(file, offset, into)
     }
 
@@ -183,7 +195,7 @@ impl ShardReader for Opening {
     }
 
     fn read_batch(&self, reads: &mut [ReadOp<'_>]) {
-        if self.check().is_ok() {
+        if self.opening.check().is_ok() {
             return self.reader.read_batch(reads);
         }
         for read in reads {
@@ -201,15 +213,15 @@ mod tests {
     #[test]
     fn cancelled_load_reads_nothing_more() {
         let cancel = Cancel::new();
-        let reader = Arc::new(MemoryReader::new(vec![vec![7; 4096]]));
-        let opening = Opening::new(reader, cancel.clone());
+        let opening = Opening::new(cancel.clone());
+        let reader = opening.reader(Arc::new(MemoryReader::new(vec![vec![7; 4096]])));
         let reads = || {
             let mut one = [0; 4096];
             let mut other = [0; 4096];
-            let alone = opening.read_at(0, 0, &mut one).is_ok();
+            let alone = reader.read_at(0, 0, &mut one).is_ok();
             let mut batch = [ReadOp { file: 0, offset: 0, into: &mut other, result: Ok(0) }];
-            opening.read_batch(&mut batch);
-            let again = opening.reread_at(0, 0, &mut one).is_ok();
+            reader.read_batch(&mut batch);
+            let again = reader.reread_at(0, 0, &mut one).is_ok();
             (alone, again, matches!(batch[0].result, Ok(4096)))
         };
         assert_eq!(reads(), (true, true, true));

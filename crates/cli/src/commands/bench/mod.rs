@@ -35,7 +35,8 @@ const IDS: u32 = 96;
 const MAX_BYTES: u64 = 64 << 20;
 
 pub(crate) fn run(args: &args::BenchArgs) -> anyhow::Result<ExitCode> {
-    let model = model::open(args.model.as_deref())?;
+    let mut model = model::open(args.model.as_deref())?;
+    model::spread(&mut model, &args.also)?;
     if model.supplier().is_some() {
         bail!("the shards of this model are not on this machine; give a model that is");
     }

@@ -42,6 +42,7 @@ impl Continuing {
         options.push("-n".into());
         options.push(args.tokens.to_string().into());
         options.extend(threads(args));
+        options.extend(copies(args));
         Ok(Continuing { program: program()?, options })
     }
 
@@ -124,6 +125,7 @@ pub(super) fn certify(
     let mut command = Command::new(program()?);
     command.arg("certify").arg(certificate).arg(path_of(args, model)?).env("SWS_CONFIG", "");
     command.arg("--ram").arg(args.ram[0].to_string()).args(threads(args));
+    command.args(copies(args));
     if args.json {
         command.arg("--json");
     }
@@ -147,6 +149,10 @@ fn path_of(args: &args::BenchArgs, model: &Model) -> anyhow::Result<PathBuf> {
 fn threads(args: &args::BenchArgs) -> Vec<OsString> {
     let Some(threads) = args.threads else { return Vec::new() };
     vec!["--threads".into(), threads.to_string().into()]
+}
+
+fn copies(args: &args::BenchArgs) -> impl Iterator<Item = OsString> {
+    args.also.iter().flat_map(|dir| ["--also".into(), dir.into()])
 }
 
 fn number(value: &Value) -> anyhow::Result<f64> {

@@ -40,7 +40,10 @@ pub(crate) fn run(mut args: args::ChatArgs) -> anyhow::Result<ExitCode> {
         Some(_) => model::open_or_pull(&args.model)
             .map_err(|e| model::text_is_no_model(e, "sws chat MODEL QUESTION"))?,
         None => match model::for_chat() {
-            Some(model) => model,
+            Some(mut model) => {
+                model::spread(&mut model, &args.model.advanced.also)?;
+                model
+            }
             None if args.question.is_some() || args.load.is_some() || args.system.is_some() => {
                 bail!(
                     "there is no model for conversation on this machine; `sws pull` lists some to begin with"

@@ -60,7 +60,19 @@ pub(super) fn open(args: &args::Serve) -> anyhow::Result<Vec<OpenedModel>> {
         Some(error) if opened.is_empty() => return Err(error),
         _ => check_names(&opened)?,
     }
+    spread(&mut opened, &args.model.advanced.also)?;
     Ok(opened)
+}
+
+/// Spreads the reads of each model over those copies that are of it. The first refuses the others.
+fn spread(opened: &mut [OpenedModel], copies: &[PathBuf]) -> sws::Result<()> {
+    let of = |copy: &PathBuf| opened.iter().position(|one| one.model.has_copy_in(copy));
+    let owners: Vec<usize> = copies.iter().map(|copy| of(copy).unwrap_or(0)).collect();
+    for (number, one) in opened.iter_mut().enumerate() {
+        let own = copies.iter().zip(&owners).filter(|(_, owner)| **owner == number);
+        model::spread(&mut one.model, &own.map(|(copy, _)| copy.clone()).collect::<Vec<_>>())?;
+    }
+    Ok(())
 }
 
 /// Refuses options that are of one model.

@@ -1,0 +1,229 @@
+//! Copies of shards on another drive, whole or partial.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use crossbeam_channel::Sender;
+use sws_format::{LEARNED_FILE, MANIFEST_FILE, Manifest, PieceId, PieceKind, Progress};
+
+use super::direct::{ALIGN, ShardOutput, SourceFile, buffer};
+use super::outdir::OutDir;
+use super::verify::{self, STEP, Shard};
+use super::{ShardError, WORKERS, layout, start};
+
+/// Options of [`mirror`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MirrorOptions<'a> {
+    /// Maximum bytes of the copy; `None` for all shards.
+    pub most: Option<u64>,
+    /// Pieces that are copied before all others. Of the others the experts come first, in rounds over
+    /// the layers.
+    pub first: &'a [PieceId],
+}
+
+/// Result of [`mirror`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mirrored {
+    /// Number of shards in the copy.
+    pub shards: usize,
+    /// Number of shards of the model.
+    pub of: usize,
+    /// Bytes of the shards in the copy.
+    pub bytes: u64,
+    /// Shards that were copied now.
+    pub copied: usize,
+    /// Shards among these that were damaged before.
+    pub damaged: usize,
+}
+
+/// Copies the shards in `dir` to `out`, or as many as there is room for.
+///
+/// Every byte is verified on the way. An interrupted copy is resumed by the same call, and an existing
+/// one verified, mended and extended. Its manifest comes first and each shard gets its name once it is
+/// complete, so that a model can be read from an unfinished copy as well.
+pub fn mirror(
+    dir: &Path,
+    out: &Path,
+    options: &MirrorOptions<'_>,
+    verifying: &(dyn Fn(Progress) + Sync),
+    copying: &(dyn Fn(Progress) + Sync),
+) -> Result<Mirrored, ShardError> {
+    let manifest = Manifest::load(dir)?;
+    let shards = verify::shards(&manifest);
+    let hash = Manifest::hash_in(dir)?;
+    let there = Manifest::hash_in(out)?;
+    if there.is_some() && there != hash {
+        return Err(ShardError::OtherJob { dir: out.to_owned() });
+    }
+    let mut planned: HashSet<String> = shards.iter().map(|shard| shard.path.to_owned()).collect();
+    planned.extend(manifest.copies.iter().map(|copy| copy.path.clone()));
+    planned.extend([MANIFEST_FILE, LEARNED_FILE].map(str::to_owned));
+    let target = OutDir::open(out, Some(dir), &planned, there.is_some())?;
+
+    let before: Vec<usize> =
+        (0..shards.len()).filter(|&at| target.len(shards[at].path) == shards[at].len).collect();
+    let sound = intact(&manifest, &shards, &before, out, verifying)?;
+    let damaged = before.len() - sound.len();
+    let path = dir.join(MANIFEST_FILE);
+    let about = path.metadata().map_err(|e| ShardError::reading(&path, e))?;
+    let small = manifest.copies.iter().fold(about.len(), |sum, copy| sum + copy.len);
+    let chosen = choose(&shards, &sound, small, options);
+    let needed = small + chosen.iter().map(|&at| shards[at].len).sum::<u64>();
+    let refused = match options.most {
+        Some(most) if sound.is_empty() && chosen.is_empty() => {
+            let smallest = shards.iter().map(|shard| shard.len).min().unwrap_or(0);
+            Err(ShardError::NoRoom { most, needed: small + smallest })
+        }
+        _ => target.check_space(needed),
+    };
+    if let Err(error) = refused {
+        target.abandon();
+        return Err(error);
+    }
+    if there.is_none() {
+        let json = std::fs::read(&path).map_err(|e| ShardError::reading(&path, e))?;
+        target.write_small(MANIFEST_FILE, &json)?;
+    }
+    for copy in &manifest.copies {
+        if copy.read(out).is_err() {
+            target.clear(&copy.path)?;
+            target.write_small(&copy.path, &copy.read(dir)?)?;
+        }
+    }
+    copy(&manifest, &shards, &chosen, dir, &target, copying)?;
+    let held = sound.iter().chain(&chosen);
+    Ok(Mirrored {
+        shards: held.clone().count(),
+        of: shards.len(),
+        bytes: held.map(|&at| shards[at].len).sum(),
+        copied: chosen.len(),
+        damaged,
+    })
+}
+
+/// Verifies shards of an earlier copy. Returns those that are intact.
+fn intact(
+    manifest: &Manifest,
+    shards: &[Shard<'_>],
+    before: &[usize],
+    out: &Path,
+    verifying: &(dyn Fn(Progress) + Sync),
+) -> Result<Vec<usize>, ShardError> {
+    let held: Vec<Shard<'_>> = before.iter().map(|&at| shards[at]).collect();
+    let report = reporter(held.iter().map(|shard| shard.len).sum(), verifying);
+    let damage = verify::check(&held, out, &manifest.model.fingerprint, &report)?;
+    let damaged: HashSet<usize> = damage.into_iter().map(|(index, _)| before[index]).collect();
+    Ok(before.iter().copied().filter(|at| !damaged.contains(at)).collect())
+}
+
+/// Chooses the shards to copy besides those that are there, in the order of copying.
+fn choose(
+    shards: &[Shard<'_>],
+    there: &[usize],
+    small: u64,
+    options: &MirrorOptions<'_>,
+) -> Vec<usize> {
+    let first: HashMap<PieceId, usize> =
+        options.first.iter().enumerate().map(|(place, &id)| (id, place)).collect();
+    let rank = |at: usize| {
+        let piece = shards[at].piece;
+        let is_stand_in = shards[at].path != layout::file_name(piece, None);
+        match (piece.kind(), first.get(&piece)) {
+            _ if is_stand_in => (3, 0, 0),
+            (_, Some(&place)) => (0, place, 0),
+            (PieceKind::Expert(expert), None) => (1, expert as usize, piece.layer().unwrap_or(0)),
+            _ => (2, 0, 0),
+        }
+    };
+    let there: HashSet<usize> = there.iter().copied().collect();
+    let mut left = options.most.unwrap_or(u64::MAX).saturating_sub(small);
+    left = there.iter().fold(left, |left, &at| left.saturating_sub(shards[at].len));
+    let mut order: Vec<usize> = (0..shards.len()).filter(|at| !there.contains(at)).collect();
+    order.sort_by_key(|&at| rank(at));
+    order.retain(|&at| match left.checked_sub(shards[at].len) {
+        Some(rest) => {
+            left = rest;
+            true
+        }
+        None => false,
+    });
+    order
+}
+
+/// Copies shards, several at a time, and publishes them.
+fn copy(
+    manifest: &Manifest,
+    shards: &[Shard<'_>],
+    chosen: &[usize],
+    dir: &Path,
+    target: &OutDir,
+    copying: &(dyn Fn(Progress) + Sync),
+) -> Result<(), ShardError> {
+    let report = reporter(chosen.iter().map(|&at| shards[at].len).sum(), copying);
+    let next = AtomicUsize::new(0);
+    let stop = AtomicBool::new(false);
+    let failure = Mutex::new(None);
+    let fail = |error: ShardError| {
+        stop.store(true, Ordering::Relaxed);
+        if !matches!(error, ShardError::Stopped) {
+            failure.lock().expect("no holder panics").get_or_insert(error);
+        }
+    };
+    let work = |finished: Sender<usize>| -> Result<(), ShardError> {
+        let mut bytes = buffer(SourceFile::room(STEP))?;
+        while !stop.load(Ordering::Relaxed)
+            && let Some(&at) = chosen.get(next.fetch_add(1, Ordering::Relaxed))
+        {
+            let Shard { path, len, .. } = shards[at];
+            target.clear(path)?;
+            let mut output = ShardOutput::create(&target.unfinished(path)?, 0, len)?;
+            let fingerprint = &manifest.model.fingerprint;
+            let mut write = |bytes: &[u8]| output.write(bytes);
+            let damage = shards[at].check(dir, fingerprint, &mut bytes, &report, &mut write)?;
+            if let Some(what) = damage.into_iter().next() {
+                return Err(ShardError::DamagedCopy { path: dir.join(path), what });
+            }
+            output.pad(ALIGN as u64)?;
+            output.finish(&[], len)?;
+            finished.send(at).map_err(|_| ShardError::Stopped)?;
+        }
+        Ok(())
+    };
+    // Bounded, so that a kill loses few unpublished shards.
+    let (finished, arriving) = crossbeam_channel::bounded(4 * WORKERS);
+    std::thread::scope(|scope| {
+        for _ in 0..WORKERS.min(chosen.len()) {
+            let finished = finished.clone();
+            let started = start(scope, || {
+                if let Err(error) = work(finished) {
+                    fail(error);
+                }
+            });
+            if let Err(error) = started {
+                fail(error);
+            }
+        }
+        drop(finished);
+        while let Ok(first) = arriving.recv() {
+            // A batch shares the cost of waiting for the device.
+            let batch: Vec<usize> = [first].into_iter().chain(arriving.try_iter()).collect();
+            if let Err(error) = target.publish(batch.iter().map(|&at| shards[at].path)) {
+                fail(error);
+                break;
+            }
+        }
+        drop(arriving);
+    });
+    failure.into_inner().expect("no holder panics").map_or(Ok(()), Err)
+}
+
+/// Adds up bytes of work, and passes them on.
+fn reporter(total: u64, progress: &(dyn Fn(Progress) + Sync)) -> impl Fn(u64) + Sync {
+    let done = AtomicU64::new(0);
+    move |bytes| {
+        let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        progress(Progress { done, total });
+    }
+}

@@ -1,0 +1,154 @@
+//! Further copies of a model's shards on other drives.
+
+use std::path::{Path, PathBuf};
+
+use sws_format::{FileEntry, Manifest, ManifestError};
+use sws_store::{Mirror, ReaderKind, StoreOptions};
+use tracing::info;
+
+use crate::{Error, Model, Result};
+
+/// A copy of a model's shards on another drive, whole or partial.
+#[derive(Clone, Debug)]
+pub struct ModelMirror {
+    /// Directory of the copy.
+    pub dir: PathBuf,
+    /// Bytes of the shards that it has.
+    pub bytes: u64,
+    /// For each file of the manifest, true if the copy has it.
+    pub(crate) files: Vec<bool>,
+}
+
+/// The copies of a model, and the receiver of sentences about those that are left out.
+#[derive(Clone, Debug)]
+pub(crate) struct Mirrors {
+    pub(crate) all: Vec<ModelMirror>,
+    pub(crate) notice: fn(&str),
+}
+
+impl Default for Mirrors {
+    fn default() -> Mirrors {
+        Mirrors { all: Vec::new(), notice: |_| () }
+    }
+}
+
+impl Model {
+    /// Spreads the reads of this model over further copies of its shards, whole or partial, which lie
+    /// in directories on other drives. The output does not depend on them.
+    ///
+    /// A copy that is absent or fails is left out, and `notice` gets a sentence about it: now, or later
+    /// from a thread that reads. A copy of another model is an error.
+    pub fn also(&mut self, dirs: &[PathBuf], notice: fn(&str)) -> Result<()> {
+        if dirs.is_empty() {
+            return Ok(());
+        }
+        let own = if self.is_sharded() { Manifest::hash_in(self.dir())? } else { None };
+        let own = own.ok_or_else(|| {
+            self.error("it has no checksums by which copies on other drives could be verified; make shards of it with `sws shard`, or leave out --also")
+        })?;
+        let mut known = vec![self.dir().canonicalize().ok()];
+        let mut all = Vec::new();
+        for dir in dirs {
+            let place = dir.canonicalize().ok();
+            if place.is_some() && known.contains(&place) {
+                return Err(of_copy(
+                    dir,
+                    "this copy is read already; give each once, and the model itself not at all",
+                ));
+            }
+            known.push(place);
+            let absent = |what: &str| {
+                notice(&format!(
+                    "`{}` {what}, so this copy of the model is left out; connect its drive, or make the copy with `sws mirror`",
+                    dir.display()
+                ));
+            };
+            match Manifest::hash_in(dir) {
+                Ok(Some(hash)) if hash == own => {}
+                Ok(Some(_)) => {
+                    return Err(of_copy(
+                        dir,
+                        format!(
+                            "these are not the shards of `{}`, but of another model or encoding; give a copy that `sws mirror` has made of it",
+                            self.dir().display()
+                        ),
+                    ));
+                }
+                Ok(None) => {
+                    absent(if dir.exists() { "has no manifest.json" } else { "does not exist" });
+                    continue;
+                }
+                Err(ManifestError::Read { cause, .. }) => {
+                    absent(&format!("cannot be read ({cause})"));
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            }
+            let mirror = ModelMirror::of(self.manifest(), dir);
+            if mirror.bytes == 0 {
+                absent("has no shard");
+                continue;
+            }
+            info!(
+                "a copy with {} of {} shards is read as well",
+                mirror.files.iter().filter(|has| **has).count(),
+                mirror.files.len()
+            );
+            all.push(mirror);
+        }
+        self.set_mirrors(Mirrors { all, notice });
+        Ok(())
+    }
+
+    /// True if a directory has a copy of this model's shards.
+    pub fn has_copy_in(&self, dir: &Path) -> bool {
+        let hash = |dir| Manifest::hash_in(dir).ok().flatten();
+        self.is_sharded() && hash(dir).is_some_and(|copy| hash(self.dir()) == Some(copy))
+    }
+
+    /// The copies over which reads are spread, besides the model itself.
+    pub fn mirrors(&self) -> &[ModelMirror] {
+        &self.own_mirrors().all
+    }
+
+    /// Opens a reader of each copy.
+    pub(crate) fn open_mirrors(&self, kind: ReaderKind) -> Result<Vec<Mirror>> {
+        let depth = StoreOptions::default().depth;
+        let mirrors = self.mirrors();
+        let open = |mirror: &ModelMirror| {
+            let reader = kind.open_beside(self.manifest(), &mirror.dir, depth, mirrors.len());
+            Ok(Mirror {
+                dir: mirror.dir.clone(),
+                reader: reader.map_err(Error::Reader)?,
+                files: mirror.files.clone(),
+                simulated: None,
+            })
+        };
+        mirrors.iter().map(open).collect()
+    }
+}
+
+impl ModelMirror {
+    /// The files in a directory that have their name and length.
+    fn of(manifest: &Manifest, dir: &Path) -> ModelMirror {
+        let has = |file: &FileEntry| {
+            let about = dir.join(&file.path).symlink_metadata();
+            about.is_ok_and(|about| about.is_file() && about.len() == file.len)
+        };
+        let files: Vec<bool> = manifest.files.iter().map(has).collect();
+        let mirror = ModelMirror { dir: dir.to_owned(), bytes: 0, files };
+        ModelMirror { bytes: mirror.held(manifest).map(|file| file.len).sum(), ..mirror }
+    }
+
+    /// The files of the manifest that the copy has.
+    pub(crate) fn held<'m>(
+        &'m self,
+        manifest: &'m Manifest,
+    ) -> impl Iterator<Item = &'m FileEntry> {
+        manifest.files.iter().zip(&self.files).filter(|(_, has)| **has).map(|(file, _)| file)
+    }
+}
+
+fn of_copy(dir: &Path, cause: impl Into<crate::Cause>) -> Error {
+    Error::Model { dir: dir.to_owned(), cause: cause.into() }
+}
