@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use sws_engine::{Plan, UnknownBudget};
-use sws_format::{Progress, ShardReader};
+use sws_format::{Clock, Progress, ShardReader};
+use sws_store::LimitedReader;
 use tracing::info;
 
-use crate::{Cancel, Model, Options, Result, TextCodec, Threads, Warning};
+use crate::{Cancel, Model, Options, Result, Size, TextCodec, Threads, Warning};
 
 /// A model to be loaded, made by [`Model::ram`] and [`Model::with`].
 ///
@@ -135,17 +136,20 @@ impl<'m> Loader<'m> {
 
     /// Opens a reader of the model's files.
     pub(crate) fn open_reader(&self) -> Result<Arc<dyn ShardReader>> {
-        match &self.reader {
+        let reader = match &self.reader {
             Some(reader) => {
                 info!("files are read by `{}`, which the caller has chosen", reader.name());
-                Ok(Arc::clone(reader))
+                Arc::clone(reader)
             }
             None => {
                 let reader = self.model.reader(self.options.reader)?;
                 info!("files are read by `{}`, as --reader says", reader.name());
-                Ok(reader)
+                reader
             }
-        }
+        };
+        let Some(rate) = self.options.max_disk_rate else { return Ok(reader) };
+        info!("at most {} are read in a second, as --max-disk-rate says", Size(rate));
+        Ok(Arc::new(LimitedReader::new(reader, rate, Clock::real())))
     }
 
     pub(crate) fn report(&mut self, progress: Progress) {
