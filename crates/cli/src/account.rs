@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use sws::{Activations, End, Generated, Pace, RunMetrics};
+use sws::{Activations, BytesRead, End, Generated, Pace, RunMetrics};
 use sws_engine::{Metrics, Speculation, SpeculativeCounts};
 use sws_text::Sampling;
 
@@ -72,6 +72,7 @@ pub(crate) fn account(made: &Generated, metrics: &RunMetrics) -> String {
         rows.push(("weights", weights(cost)));
         rows.extend(prefetch(&cost.speculation).map(|text| ("prefetch", text)));
     }
+    rows.extend(metrics.disk.map(|disk| ("disk", read(disk))));
     rows.extend(cost.proposals.map(|counts| ("proposals", draft_tokens(&counts))));
     table(&rows, metrics, made)
 }
@@ -94,6 +95,15 @@ fn weights(cost: &Metrics) -> String {
         _ => format!(", at {:.1} GB/s", cost.disk.gb_per_second_reading),
     };
     format!("{hits}{} read per token{rate}", size(read as u64))
+}
+
+/// Bytes read for the text, and in all.
+fn read(BytesRead { text_bytes, all_bytes }: BytesRead) -> String {
+    format!(
+        "{} read for this text, {} with loading and earlier texts",
+        size(text_bytes),
+        size(all_bytes)
+    )
 }
 
 /// Balance of reads ahead of the router.
