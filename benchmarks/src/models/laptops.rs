@@ -27,10 +27,11 @@ compute q4 at 26 (4.3 each, from [two Zen 3 cores](benchmarks/peers.md#a-file-of
 pub(super) const BESIDE: &str = "
 ## Beside measurements of others
 
-The speeds that other programs [publish](benchmarks/peers.md#published-by-others), beside plans of `sws` for the memory
-and the disk that they name. Where no disk is named it is that of the laptop above; laptops are taken to read memory at
-30 GB/s, desktops at 50. A limit of 64 GB is that of the machine, and planned with 56. Their files differ from these:
-those in Q4 are a fifth larger, FP8 of Flash-Next has 172.8 GiB.
+Speeds of released models that other programs for CPU and SSD publish, as read on 28 November 2026: single runs of their
+authors, on their machines. Beside them are plans of `sws` for the memory and the disk that they name. Where no disk is
+named it is that of the laptop above; laptops are taken to read memory at 30 GB/s, desktops at 50. A limit of 64 GB is
+that of the machine, and planned with 56. Their files differ from these: those in Q4 are a fifth larger, FP8 of
+Flash-Next has 172.8 GiB.
 
 ";
 
@@ -49,10 +50,10 @@ struct PeerSpeed {
 
 const GIB: u64 = 1 << 30;
 
-/// See docs/benchmarks/peers.md for versions and conditions.
+/// Single runs of the authors, from their documents.
 const PUBLISHED: [PeerSpeed; 8] = [
     PeerSpeed {
-        by: "moe-stream",
+        by: "moe-stream 0.1.0, 13 October",
         speed: "6.4",
         machine: "Ryzen 5 7430U, 8 GB",
         model: "Qwen/Qwen3.6-35B-A3B",
@@ -61,7 +62,7 @@ const PUBLISHED: [PeerSpeed; 8] = [
         speeds: [LAPTOP[0], SIX_CORES],
     },
     PeerSpeed {
-        by: "moe-stream",
+        by: "moe-stream 0.1.0, 13 October",
         speed: "9.3",
         machine: "the same",
         model: "google/gemma-4-26B-A4B-it",
@@ -70,7 +71,7 @@ const PUBLISHED: [PeerSpeed; 8] = [
         speeds: [LAPTOP[0], SIX_CORES],
     },
     PeerSpeed {
-        by: "BigMoeOnEdge",
+        by: "BigMoeOnEdge 0.40.3, 8 November",
         speed: "4.8 to 5.6",
         machine: "laptop of 16 GB, cache of 5.3 to 7.1 GiB, 3 GB/s",
         model: "Qwen/Qwen3.6-35B-A3B",
@@ -79,7 +80,7 @@ const PUBLISHED: [PeerSpeed; 8] = [
         speeds: [3e9, SIX_CORES],
     },
     PeerSpeed {
-        by: "ramvamp",
+        by: "ramvamp 0.1.1",
         speed: "2.8; 1.96 at context 3,961",
         machine: "Core Ultra 9 185H, 4 GiB, 1.6 GB/s",
         model: "Qwen/Qwen3-30B-A3B",
@@ -88,7 +89,7 @@ const PUBLISHED: [PeerSpeed; 8] = [
         speeds: [1.6e9, LAPTOP[1]],
     },
     PeerSpeed {
-        by: "colibri",
+        by: "colibri 2.2, 22 November",
         speed: "1.09, FP8",
         machine: "i9-14900K, 16.6 GiB, 2.4 GB/s",
         model: "Qwen/Qwen3.8-Flash-Next",
@@ -97,7 +98,7 @@ const PUBLISHED: [PeerSpeed; 8] = [
         speeds: [2.4e9, SPEEDS[1]],
     },
     PeerSpeed {
-        by: "colibri",
+        by: "colibri 2.2, 22 November",
         speed: "the same",
         machine: "the same",
         model: "Qwen/Qwen3.8-Flash-Next",
@@ -106,7 +107,7 @@ const PUBLISHED: [PeerSpeed; 8] = [
         speeds: [2.4e9, SPEEDS[1]],
     },
     PeerSpeed {
-        by: "colibri",
+        by: "colibri 2.2, 22 November",
         speed: "0.93",
         machine: "Ryzen 7 5800X, 22 GB, 2.5 GB/s",
         model: "deepseek-ai/DeepSeek-V4-Flash",
@@ -115,7 +116,7 @@ const PUBLISHED: [PeerSpeed; 8] = [
         speeds: [2.5e9, SPEEDS[1]],
     },
     PeerSpeed {
-        by: "colibri",
+        by: "colibri 2.2, 22 November",
         speed: "0.34",
         machine: "i9-12900K, 64 GB, 6.4 GB/s",
         model: "zai-org/GLM-5.2",
