@@ -46,7 +46,7 @@ fn text(memory: Option<u64>) -> String {
         vec![ram, disk, format!("{all} B"), format!("{active} B"), model.command()]
     });
     let cells: Vec<Vec<String>> = cells.collect();
-    let heading = ["memory", "disk", "parameters", "a token", "<command"];
+    let heading = ["memory", "disk", "weights", "a token", "<command"];
     let fitting = best.map_or(String::new(), |best| {
         format!("\nfor this machine: {}\n", SUGGESTIONS[best].command())
     });
