@@ -29,14 +29,14 @@ pub const SUGGESTIONS: [Suggestion; 5] = [
         id: "Qwen/Qwen3.6-35B-A3B",
         encoding: Some("q4"),
         disk: 18,
-        parameters: ["34.7", "3.0"],
+        parameters: ["34.7", "2.9"],
     },
     Suggestion {
         ram: 32,
         id: "Qwen/Qwen3.6-35B-A3B",
         encoding: None,
         disk: 49,
-        parameters: ["34.7", "3.0"],
+        parameters: ["34.7", "2.9"],
     },
     Suggestion {
         ram: 64,
