@@ -14,6 +14,7 @@ pub mod gaussian;
 pub mod inflate;
 pub mod kernels;
 pub mod large;
+pub mod measured;
 pub mod mixers;
 pub mod models;
 pub mod paired;

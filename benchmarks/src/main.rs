@@ -9,6 +9,7 @@ use sws_benchmarks::bits::{self, BitsArguments};
 use sws_benchmarks::clients::{self, ClientsArguments};
 use sws_benchmarks::inflate::{Neurons, inflate};
 use sws_benchmarks::kernels::{self, attention::AttentionArguments};
+use sws_benchmarks::measured;
 use sws_benchmarks::mixers::{self, MixersArguments};
 use sws_benchmarks::models;
 use sws_benchmarks::plans::{self, PlansArguments};
@@ -134,6 +135,12 @@ enum Command {
     Mixers(MixersArguments),
     /// Print the page of published models, docs/models.md
     Models,
+    /// Print the page of measurements, docs/measured.md
+    Measured {
+        /// Files of `sws bench` [default: benchmarks/measured]
+        #[arg(long, value_name = "DIR")]
+        files: Option<PathBuf>,
+    },
     /// Draw the figures of docs/evidence.md
     Report {
         /// Results to draw [default: benchmarks/results]
@@ -214,6 +221,9 @@ fn run(command: Command) -> Result<bool> {
         Command::PlansChild => plans::child()?,
         Command::Mixers(arguments) => mixers::run(&arguments)?,
         Command::Models => print!("{}", models::page(&published::configs())?),
+        Command::Measured { files } => {
+            print!("{}", measured::page(&files.unwrap_or_else(measured::files))?);
+        }
         Command::Report { results, out } => {
             let results = results.unwrap_or_else(report::results);
             report::write(&results, &out.unwrap_or_else(report::figures))?;

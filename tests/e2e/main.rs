@@ -54,5 +54,6 @@ mod terminal;
 mod tokenizers;
 mod top;
 mod watch;
+mod why;
 
 use sws_testing::goldens;

@@ -3,6 +3,7 @@
 mod checkpoints;
 mod kernels;
 mod links;
+mod measured;
 mod models;
 mod plans;
 mod published;

@@ -122,7 +122,8 @@ fn suggestions_have_the_sizes_of_their_configurations() {
     for suggestion in sws::SUGGESTIONS {
         let row = |heading: &str, column: usize| {
             let section = PAGE.split("\n## ").find(|section| section.starts_with(heading));
-            let row = section?.lines().find(|line| line.contains(suggestion.id))?;
+            let command = format!("`{}`", suggestion.command());
+            let row = section?.lines().find(|line| line.contains(&command))?;
             row.split('|').map(str::trim).nth(column).map(str::to_owned)
         };
         let disk = row("Models to begin with", 3).unwrap_or_default();

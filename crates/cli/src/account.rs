@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use sws::{Activations, End, Generated, Pace, RunMetrics};
+use sws::{Activations, BytesRead, End, Generated, Pace, RunMetrics};
 use sws_engine::{DriveMetrics, Metrics, Speculation, SpeculativeCounts};
 use sws_text::Sampling;
 
@@ -73,6 +73,7 @@ pub(crate) fn account(made: &Generated, metrics: &RunMetrics) -> String {
         rows.extend(drives(cost).map(|text| ("drives", text)));
         rows.extend(prefetch(&cost.speculation).map(|text| ("prefetch", text)));
     }
+    rows.extend(metrics.disk.map(|disk| ("disk", read(disk))));
     rows.extend(cost.proposals.map(|counts| ("proposals", draft_tokens(&counts))));
     table(&rows, metrics, made)
 }
@@ -107,6 +108,15 @@ fn drives(cost: &Metrics) -> Option<String> {
     };
     let drives: Vec<String> = cost.drives.iter().enumerate().map(of).collect();
     (!drives.is_empty()).then(|| drives.join("; "))
+}
+
+/// Bytes read for the text, and in all.
+fn read(BytesRead { text_bytes, all_bytes }: BytesRead) -> String {
+    format!(
+        "{} read for this text, {} with loading and earlier texts",
+        size(text_bytes),
+        size(all_bytes)
+    )
 }
 
 /// Balance of reads ahead of the router.

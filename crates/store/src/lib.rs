@@ -52,7 +52,9 @@ pub use memory::{LimitSource, SystemMemory};
 pub use probe::{Figure, ProbeReport, Reads, probe, speeds};
 #[cfg(feature = "uring")]
 pub use reader::UringReader;
-pub use reader::{DirectReader, MmapReader, ReaderKind, Supply, UnknownReader, open_file_limit};
+pub use reader::{
+    DirectReader, LimitedReader, MmapReader, ReaderKind, Supply, UnknownReader, open_file_limit,
+};
 pub use simulation::SimulatedDisk;
 pub use slot::{Arena, SLOT_ALIGN, Slot};
 pub use stats::{DriveStats, StoreStats, Traffic};

@@ -140,7 +140,7 @@ pub use run::chat::Conversation;
 pub use run::generate::Generate;
 pub use run::generated::{End, Generated, Piece};
 pub use run::loaded::{LoadedModel, NEW_TOKENS};
-pub use run::metrics::{Cost, Pace, RunMetrics};
+pub use run::metrics::{BytesRead, Cost, Pace, RunMetrics};
 pub use run::rank::Rank;
 pub use run::request::{Prompt, Request};
 pub use run::sequence::{LoadedSequences, SimulatedLm};

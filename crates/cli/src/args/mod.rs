@@ -399,6 +399,9 @@ pub(crate) struct PlanArgs {
     /// I/O backend: direct, uring or mmap.
     #[arg(long, value_name = "READER", default_value = "direct", hide_short_help = true)]
     pub(crate) reader: ReaderKind,
+    /// Plan for at most so many bytes from the disk in a second: 500MB, 1GiB.
+    #[arg(long, value_name = "SIZE", hide_short_help = true, value_parser = model::disk_rate)]
+    pub(crate) max_disk_rate: Option<u64>,
     /// Skip the measurements of disk, memory and computing; no speed is then estimated.
     #[arg(long)]
     pub(crate) no_probe: bool,
@@ -411,6 +414,9 @@ pub(crate) struct PlanArgs {
     /// Also show the use of memory, line by line.
     #[arg(long)]
     pub(crate) memory: bool,
+    /// Show why each setting of the plan is what it is, in place of other budgets and formats.
+    #[arg(long, conflicts_with = "memory")]
+    pub(crate) why: bool,
     /// Print JSON instead of tables.
     #[arg(long)]
     pub(crate) json: bool,

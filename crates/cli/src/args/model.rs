@@ -110,6 +110,10 @@ pub(crate) struct Advanced {
     /// I/O backend: direct, uring or mmap.
     #[arg(long, value_name = "READER", default_value = "direct")]
     pub(crate) reader: ReaderKind,
+    /// Most bytes that are read of a model's files in a second, for drives that get hot: 500MB, 1GiB
+    /// [default: as many as the drive gives].
+    #[arg(long, value_name = "SIZE", value_parser = disk_rate)]
+    pub(crate) max_disk_rate: Option<u64>,
     /// Precision of the KV cache: f32 as computed, bf16 in half the memory, or q8, 8 bits in
     /// blocks of 32, in little more than a quarter. bf16 and q8 are lossy [default: f32, or as in
     /// the certificate].
@@ -139,6 +143,7 @@ impl ModelArgs {
             tier: advanced.tier.and_then(|tier| tier.0),
             activations: advanced.activations,
             reader: advanced.reader,
+            max_disk_rate: advanced.max_disk_rate,
             speculative: advanced.proposals,
             streaming: Streaming {
                 policy: advanced.policy,
@@ -168,6 +173,15 @@ pub(super) fn disk(word: &str) -> Result<u64, String> {
     match word.parse::<RamBudget>().map_err(|e| e.to_string())? {
         RamBudget::Bytes(bytes) if bytes >= 1 << 20 => Ok(bytes),
         _ => Err(format!("shards have at least 1MiB of disk, not {word}")),
+    }
+}
+
+/// Parses bytes per second.
+pub(super) fn disk_rate(word: &str) -> Result<u64, String> {
+    let size = word.strip_suffix("/s").unwrap_or(word);
+    match size.parse::<RamBudget>().map_err(|e| e.to_string())? {
+        RamBudget::Bytes(bytes) if bytes >= 1 << 20 => Ok(bytes),
+        _ => Err(format!("a run reads at least 1MiB in a second, not {word}")),
     }
 }
 

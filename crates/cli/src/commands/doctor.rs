@@ -2,10 +2,12 @@
 
 mod bits;
 mod disk;
+mod drive;
 mod system;
 
 use std::process::ExitCode;
 
+pub(super) use disk::readers;
 use serde::Serialize;
 use sws::Model;
 use sws_kernels::{TIER_VARIABLE, Tier};
@@ -55,12 +57,14 @@ pub(crate) fn run(args: &args::Doctor) -> anyhow::Result<ExitCode> {
         // Shards that are elsewhere say nothing about the disk.
         if model.supplier().is_none() {
             checks.extend(disk::lines(model));
+            checks.extend(drive::lines(model.dir()));
         }
     } else {
         checks.push(system::space_for_models());
         if let Some(any) = any_model() {
             checks.push(DoctorLine::ok("model read from disk", any.dir().display().to_string()));
             checks.extend(disk::lines(&any));
+            checks.extend(drive::lines(any.dir()));
         }
     }
     let hurts = checks.iter().any(|line| line.hurts);

@@ -46,7 +46,7 @@ fn text(memory: Option<u64>) -> String {
         vec![ram, disk, format!("{all} B"), format!("{active} B"), model.command()]
     });
     let cells: Vec<Vec<String>> = cells.collect();
-    let heading = ["memory", "disk", "parameters", "a token", "<command"];
+    let heading = ["memory", "disk", "weights", "a token", "<command"];
     let fitting = best.map_or(String::new(), |best| {
         format!("\nfor this machine: {}\n", SUGGESTIONS[best].command())
     });
@@ -62,14 +62,18 @@ mod tests {
 
     #[test]
     fn the_best_for_the_machine_is_named() {
-        for (gib, marked) in
-            [(4, None), (8, Some("SmolLM3")), (31, Some("30B-A3B")), (500, Some("235B"))]
-        {
+        for (gib, marked) in [
+            (4, None),
+            (8, Some("gemma-4-26B-A4B-it --as q4")),
+            (15, Some("Qwen3.6-35B-A3B --as q4")),
+            (31, Some("Qwen3.6-35B-A3B")),
+            (500, Some("Flash-Next --as q4")),
+        ] {
             let text = text(Some(gib * GIB));
             let line = text.lines().find(|line| line.starts_with("for this machine: "));
             match marked {
                 None => assert_eq!(line, None),
-                Some(name) => assert!(line.unwrap().contains(name), "{gib}: {text}"),
+                Some(name) => assert!(line.unwrap().ends_with(name), "{gib}: {text}"),
             }
             assert!(text.lines().all(|line| line.len() <= 80), "{text}");
         }

@@ -48,6 +48,9 @@ pub(crate) struct Machine {
     /// True if the disk is not the one of models, of which nothing could be read.
     #[serde(skip)]
     pub(crate) is_of_the_program: bool,
+    /// True if the disk is faster than it may be read.
+    #[serde(skip)]
+    pub(crate) is_disk_limited: bool,
 }
 
 impl Machine {
@@ -75,6 +78,17 @@ impl Machine {
             free_bytes: memory.map(|memory| memory.available),
             threads: threads.count().try_into().ok(),
             ..Machine::default()
+        }
+    }
+
+    /// The machine with at most so many bytes per second from its disk.
+    pub(crate) fn kept_to(self, most: Option<u64>) -> Machine {
+        let most = most.map(|most| most as f64);
+        match (self.disk_bytes_per_second, most) {
+            (Some(speed), Some(most)) if most < speed => {
+                Machine { disk_bytes_per_second: Some(most), is_disk_limited: true, ..self }
+            }
+            _ => self,
         }
     }
 
@@ -170,7 +184,11 @@ impl Machine {
         let mut line = format!("machine: {} of memory", size(self.ram_bytes));
         line.extend(self.free_bytes.map(|free| format!(", {} of it free", size(free))));
         line.extend(self.memory_bytes_per_second.map(|speed| format!(", read at {}", rate(speed))));
-        let which = if self.is_of_the_program { " (of this program)" } else { "" };
+        let which = match self.is_disk_limited {
+            true => " (as --max-disk-rate says)",
+            false if self.is_of_the_program => " (of this program)",
+            false => "",
+        };
         line.extend(self.disk_bytes_per_second.map(|at| format!("; disk {}{which}", rate(at))));
         line.extend(self.threads.map(|threads| format!("; {threads} threads")));
         line.extend(self.others_share.filter(|share| *share >= BUSY).map(|share| {
@@ -342,6 +360,19 @@ mod tests {
             assert_eq!(busy.is_some(), said.is_some(), "{line}");
             assert!(busy.unwrap_or_default().contains(said.unwrap_or_default()), "{line}");
         }
+    }
+
+    #[test]
+    fn a_limit_slows_the_disk_and_is_said() {
+        let fast = Machine { disk_bytes_per_second: Some(3e9), ..Machine::default() };
+        for (most, rate, said) in
+            [(None, 3e9, false), (Some(5_000_000_000), 3e9, false), (Some(500_000_000), 5e8, true)]
+        {
+            let kept = fast.kept_to(most);
+            assert_eq!(kept.disk_bytes_per_second, Some(rate));
+            assert_eq!(kept.line().contains("--max-disk-rate"), said, "{}", kept.line());
+        }
+        assert_eq!(Machine::default().kept_to(Some(1)).disk_bytes_per_second, None);
     }
 
     #[test]

@@ -9,10 +9,13 @@ use sws::{Outline, SequenceBytes, Threads};
 use sws_cache::history::HistoryShape;
 use sws_engine::{HitBasis, HitCurve, PlanOptions};
 use sws_kernels::Encoding;
+use sws_model::ModelSpec;
 
 use super::machine::Machine;
+use super::plan::why::{self, Reason};
 use super::remote::Remote;
 use super::{count, print_report, size};
+use crate::args::PlanArgs;
 use crate::table::wrapped;
 use formats::{FormatRow, Timed};
 
@@ -49,6 +52,8 @@ pub(crate) struct PlanSubject<'t> {
     pub(crate) threads: Option<&'t Threads>,
     /// Budget.
     pub(crate) ram: Option<u64>,
+    /// The options of a plan whose reasons are shown.
+    pub(crate) why: Option<&'t PlanArgs>,
     /// The model's repository, if the configuration is from there.
     pub(crate) remote: Option<Remote>,
 }
@@ -93,6 +98,8 @@ struct OutlineReport {
     hub: Option<Remote>,
     budgets: Vec<u64>,
     formats: Vec<FormatRow>,
+    /// Why each setting of the plan is what it is, with --why.
+    why: Option<Vec<Reason>>,
     /// True if only one of the formats was asked for.
     #[serde(skip)]
     named: bool,
@@ -105,11 +112,11 @@ impl OutlineReport {
         options: PlanOptions,
         asked: Option<PlanSubject<'_>>,
     ) -> anyhow::Result<OutlineReport> {
-        let (machine, threads, asked, hub) = match asked {
-            Some(PlanSubject { machine, threads, ram, remote }) => {
-                (Some(machine), threads, ram, remote)
+        let (machine, threads, asked, why, hub) = match asked {
+            Some(PlanSubject { machine, threads, ram, why, remote }) => {
+                (Some(machine), threads, ram, why, remote)
             }
-            None => (None, None, None, None),
+            None => (None, None, None, None, None),
         };
         let budgets = formats::budgets(asked);
         let sequence = outline.sequence(options.kv);
@@ -120,7 +127,8 @@ impl OutlineReport {
             Some(encoding) => outline.format(encoding).into_iter().collect(),
             None => outline.formats(),
         };
-        Ok(OutlineReport {
+        let mut report = OutlineReport {
+            why: None,
             named: named.is_some(),
             formats: formats::rows(outline, &formats, options, timed, &budgets)?,
             model_type: description.model_type,
@@ -142,7 +150,49 @@ impl OutlineReport {
             machine,
             hub,
             budgets,
-        })
+        };
+        if let (Some(args), Some(spec)) = (why, outline.spec()) {
+            report.why = report.reasons(args, spec, outline, options)?;
+        }
+        Ok(report)
+    }
+
+    /// Why each setting of the best format's plan is what it is; `None` if none fits.
+    fn reasons(
+        &self,
+        args: &PlanArgs,
+        spec: &ModelSpec,
+        outline: &Outline,
+        options: PlanOptions,
+    ) -> anyhow::Result<Option<Vec<Reason>>> {
+        let (Some(machine), Some(ram), Some(best)) = (self.machine, self.asked, self.best()) else {
+            return Ok(None);
+        };
+        let Some(format) = outline.format(best.plain) else { return Ok(None) };
+        let footprint = outline.footprint(format, options)?;
+        let Some(plan) = footprint.plan(ram) else { return Ok(None) };
+        let at = self.budgets.iter().position(|&budget| budget == ram);
+        let choices = why::Choices {
+            args,
+            spec,
+            plan: &plan,
+            machine: machine.computing_in(best.plain),
+            computing: best.computing,
+            weights: footprint.bytes,
+            other: &|ram| footprint.plan(ram),
+            smallest: footprint.smallest(),
+            in_memory: footprint.in_memory(),
+            encoding: match self.named {
+                true => [best.format.clone(), "its name says so".to_owned()],
+                false => {
+                    let reason = formats::reason(&self.formats, best, ram, at);
+                    [best.format.clone(), format!("`--encoding auto` makes {reason}")]
+                }
+            },
+            readers: Vec::new(),
+            draft: None,
+        };
+        Ok(Some(choices.reasons()))
     }
 
     fn text(&self) -> String {
@@ -165,6 +215,10 @@ impl OutlineReport {
             && let (Some(bytes), Some(each)) = (row.table_bytes, row.table_row_bytes)
         {
             text += &layer_tables([bytes, each]);
+        }
+        if let Some(reasons) = &self.why {
+            let estimates = estimates(&self.hits());
+            return format!("{}\n{}\n{estimates}", wrapped(&text), why::text(reasons));
         }
         let paced = formats::paced(self.machine.as_ref());
         text += if self.named { "no such shards here" } else { "no weights here" };

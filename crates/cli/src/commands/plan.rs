@@ -1,16 +1,17 @@
 //! `sws plan`.
 
 mod ledger;
+mod prompts;
+pub(crate) mod why;
 
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
 use serde_json::json;
 use sws::{
-    Computing, Dry, Format, Model, Needs, Others, Outline, Planning, PromptComputing,
-    SequenceBytes, TextCodec, Threads,
+    Computing, Dry, Footprint, Format, Model, Needs, Others, Outline, Planning, SequenceBytes,
+    TextCodec, Threads,
 };
 use sws_engine::{MemoryUse, PerToken, Plan, PlanOptions, Planner, RamBudget};
 use sws_format::{Dtype, Manifest, PieceKind, Tensor};
@@ -18,7 +19,8 @@ use sws_kernels::{Activations, Encoding};
 use sws_model::Inventory;
 use sws_store::{PieceLayout, Read};
 
-use super::machine::{Machine, about, digits, time};
+use super::doctor;
+use super::machine::{Machine, about, digits};
 use super::outline::formats::{self, Timed};
 use super::outline::{self, PlanSubject};
 use super::remote::{self, Remote, RemoteModel};
@@ -26,24 +28,13 @@ use super::{print, print_json, size};
 use crate::table::{table, wrapped};
 use crate::terminal::{Meanwhile, note};
 use crate::{args, limits, model, process};
+use prompts::{first_tokens, long, prompts};
 
 /// Maximum number of steps between the smallest budget and one that is large enough.
 const STEPS: u64 = 6;
 const GIB: u64 = 1 << 30;
 /// Said on a terminal meanwhile.
 const MEASURING: &str = "measuring disk and memory";
-
-/// Prompts of which the time is shown, in tokens.
-const PROMPTS: [usize; 3] = [128, 1000, 8192];
-
-/// The estimate of a prompt, as the first of a run.
-#[derive(Debug, Serialize)]
-struct PromptEstimate {
-    tokens: usize,
-    read_bytes: u64,
-    /// Of reading alone where computing was not measured.
-    first_token_seconds: f64,
-}
 
 /// The plan for one budget.
 #[derive(Debug, Serialize)]
@@ -65,10 +56,13 @@ pub(crate) fn run(args: &args::PlanArgs) -> anyhow::Result<ExitCode> {
     let described = args.describe.as_deref().map(Machine::described).transpose()?;
     let threads = described.and_then(|machine| machine.threads);
     let threads = limits::threads(args.threads.or(threads))?;
-    let machine = |model: Option<&Model>| match described {
-        Some(machine) => machine,
-        None if args.no_probe => Machine::unmeasured(&threads),
-        None => Machine::measure(model, args.reader, &threads),
+    let machine = |model: Option<&Model>| {
+        let machine = match described {
+            Some(machine) => machine,
+            None if args.no_probe => Machine::unmeasured(&threads),
+            None => Machine::measure(model, args.reader, &threads),
+        };
+        machine.kept_to(args.max_disk_rate)
     };
     let measures = (described.is_none() && !args.no_probe).then_some(&threads);
     let (found, remote) = match (model::open(args.model.as_deref()), &args.model) {
@@ -86,7 +80,7 @@ pub(crate) fn run(args: &args::PlanArgs) -> anyhow::Result<ExitCode> {
             let measuring = measures.map(|_| Meanwhile::new(MEASURING));
             let machine = machine(None);
             drop(measuring);
-            let asked = PlanSubject { machine, threads: measures, ram: None, remote };
+            let asked = PlanSubject { machine, threads: measures, ram: None, why: None, remote };
             without_weights(args, &outline, named, asked, &threads)
         }
         RemoteModel::Sketch(sketch) => {
@@ -130,7 +124,9 @@ fn with_weights(
     let tools = if chats { tools.while_loaded(None) } else { tools };
     let needs = Needs { texts: args.batch.into(), ..Needs::default() };
     let loader = model.with(args.options()).needs(needs).text(tools).threads(threads);
-    let Planning { mut planner, ram, total, .. } = loader.planning()?;
+    let planning = loader.planning()?;
+    let draft = planning.is_draft_trained();
+    let Planning { mut planner, ram, total, .. } = planning;
     if let Some(hits) = model.earlier_hits() {
         planner.set_hits(hits);
     }
@@ -144,7 +140,8 @@ fn with_weights(
 
     // Only now, as measuring takes memory that would count as this process's.
     let others = Others::begin();
-    let mut machine = machine((remote.is_none() && supplier.is_none()).then_some(model));
+    let on_disk = remote.is_none() && supplier.is_none();
+    let mut machine = machine(on_disk.then_some(model));
     let tier = args.options().kernels();
     let mut dry = measures.and_then(|threads| Dry::new(tier, threads));
     let computing = dry.as_mut().and_then(|dry| dry.token(model.spec(), model.manifest()));
@@ -166,6 +163,35 @@ fn with_weights(
             let options = plan_options(args, threads);
             let timed = Timed { machine: Some(machine), threads: measures };
             Some(formats::rows(&outline, &formats, options, timed, &formats_at)?)
+        }
+    };
+    let reasons = match args.why {
+        false => None,
+        true => {
+            let made = formats.as_ref().and_then(|rows| {
+                let at = formats_at.iter().position(|&budget| budget == ram);
+                let best = formats::best(rows, at, &|_| true)?;
+                Some(format!("; shards: {}", formats::reason(rows, best, ram, at)))
+            });
+            let [name, because] = why::encoding(model.manifest().encoding, planner.weights());
+            let choices = why::Choices {
+                args,
+                spec: model.spec(),
+                plan: &plan,
+                machine,
+                computing,
+                weights: planner.weights(),
+                other: &|ram| planner.plan(ram).ok(),
+                smallest: planner.smallest(),
+                in_memory: Footprint::of(model, plan_options(args, threads))?.in_memory(),
+                encoding: [name, because + &made.unwrap_or_default()],
+                readers: match measures {
+                    Some(_) if on_disk => doctor::readers(model),
+                    _ => Vec::new(),
+                },
+                draft: Some(draft),
+            };
+            Some(choices.reasons())
         }
     };
     let sequence = SequenceBytes::of(model.spec(), args.kv);
@@ -193,6 +219,7 @@ fn with_weights(
             "pinned_pieces": plan.pinned.len(),
             "reads_per_expert": reads_per_expert(model.manifest()),
             "plan": row(&plan),
+            "why": reasons,
             "hits_of_tokens": hits.tokens(),
             "machine": machine,
             "hub": remote,
@@ -204,6 +231,14 @@ fn with_weights(
         }))?;
     } else {
         let first = first_tokens(&prompts, of_prompt.is_some());
+        if let Some(reasons) = &reasons {
+            let pace = machine.pace(&plan.per_token, computing);
+            let mut text = machine.answer("", ram, [pace, None]) + &first;
+            text += &format!("{}\n\n", machine.line());
+            text = wrapped(&text) + &why::text(reasons);
+            print(&format!("{text}\n{}", outline::estimates(hits)))?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let mut text = text(shown, &planner, ram, machine, &rows, &first);
         text += &outline::estimates(hits);
         if let Some(reads @ 2..) = reads_per_expert(model.manifest()) {
@@ -268,7 +303,8 @@ fn without_weights(
         note!("sws: --memory needs the weights, and is left out");
     }
     let options = plan_options(args, threads);
-    outline::print(outline, named, options, Some(PlanSubject { ram, ..asked }), args.json)
+    let subject = PlanSubject { ram, why: args.why.then_some(args), ..asked };
+    outline::print(outline, named, options, Some(subject), args.json)
 }
 
 fn plan_options(args: &args::PlanArgs, threads: &Threads) -> PlanOptions {
@@ -309,51 +345,6 @@ fn reads_per_expert(manifest: &Manifest) -> Option<usize> {
     let first = manifest.pieces.iter().filter(|piece| piece.id.kind() == PieceKind::Expert(0));
     let reads = |read| Some(PieceLayout::new(manifest, read).ok()?.segments().len());
     first.filter_map(|piece| reads(Read::Piece(piece.id))).max()
-}
-
-/// Estimates of prompts of usual lengths, as far as the context has room for them. Where computing was
-/// not measured they take the time of reading, or longer; where no disk was, there are none.
-fn prompts(
-    plan: &Plan,
-    machine: Machine,
-    computing: Option<&PromptComputing>,
-) -> Vec<PromptEstimate> {
-    let Some(disk) = machine.disk_bytes_per_second else { return Vec::new() };
-    let seconds = |part: &Range<usize>| {
-        computing.map_or(0.0, |computing| computing.seconds(&plan.per_token, part))
-    };
-    let lengths = PROMPTS.into_iter().filter(|&tokens| tokens < plan.context);
-    let lengths = lengths.chain([plan.context]).take(PROMPTS.len());
-    lengths
-        .map(|tokens| PromptEstimate {
-            tokens,
-            read_bytes: plan.prompt.passes(tokens).map(|(_, bytes)| bytes).sum(),
-            first_token_seconds: plan.prompt.seconds(
-                tokens,
-                disk,
-                machine.threads.map_or(1, usize::from),
-                seconds,
-            ),
-        })
-        .collect()
-}
-
-/// The estimate of a long prompt: of the second length, or of the only one.
-fn long(prompts: &[PromptEstimate]) -> Option<&PromptEstimate> {
-    prompts.get(1).or(prompts.first())
-}
-
-/// When prompts have their first tokens, in a line.
-fn first_tokens(prompts: &[PromptEstimate], is_computed: bool) -> String {
-    if prompts.is_empty() {
-        return String::new();
-    }
-    let each = prompts.iter().map(|prompt| {
-        format!("{} for a prompt of {} tokens", time(prompt.first_token_seconds), prompt.tokens)
-    });
-    let each = each.collect::<Vec<_>>().join(", ");
-    let more = if is_computed { "" } else { ", or more, as computing was not measured" };
-    wrapped(&format!("time to the first token: {each}{more}\n"))
 }
 
 fn row(plan: &Plan, machine: Machine, computing: Option<Computing>) -> PlanRow {

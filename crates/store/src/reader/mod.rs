@@ -3,6 +3,7 @@
 mod direct;
 mod files;
 mod mmap;
+mod rate;
 #[cfg(feature = "uring")]
 mod uring;
 
@@ -15,6 +16,7 @@ use std::sync::Arc;
 pub use direct::DirectReader;
 pub use files::open_file_limit;
 pub use mmap::MmapReader;
+pub use rate::LimitedReader;
 #[cfg(feature = "uring")]
 pub use uring::UringReader;
 

@@ -133,6 +133,11 @@ impl DraftCandidate {
         Ok(DraftCandidate { shape, whole, trained: Some((path.to_owned(), bytes)) })
     }
 
+    /// True if it was trained before the run.
+    pub fn is_trained(&self) -> bool {
+        self.trained.is_some()
+    }
+
     /// Returns the largest size that fits into `limit` bytes. `None` if not even a history fits.
     pub fn within(&self, limit: u64) -> Option<DraftSize> {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);

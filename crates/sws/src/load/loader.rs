@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use sws_engine::{Plan, UnknownBudget};
-use sws_format::{Progress, ShardReader};
-use sws_store::Mirror;
+use sws_format::{Clock, Progress, ShardReader};
+use sws_store::{LimitedReader, Mirror};
 use tracing::info;
 
-use crate::{Cancel, Model, Options, Result, TextCodec, Threads, Warning};
+use crate::{Cancel, Model, Options, Result, Size, TextCodec, Threads, Warning};
 
 /// A model to be loaded, made by [`Model::ram`] and [`Model::with`].
 ///
@@ -136,22 +136,38 @@ impl<'m> Loader<'m> {
 
     /// Opens a reader of the model's files.
     pub(crate) fn open_reader(&self) -> Result<Arc<dyn ShardReader>> {
-        match &self.reader {
+        let reader = match &self.reader {
             Some(reader) => {
                 info!("files are read by `{}`, which the caller has chosen", reader.name());
-                Ok(Arc::clone(reader))
+                Arc::clone(reader)
             }
             None => {
                 let reader = self.model.reader(self.options.reader)?;
                 info!("files are read by `{}`, as --reader says", reader.name());
-                Ok(reader)
+                reader
             }
+        };
+        if let Some(rate) = self.options.max_disk_rate {
+            info!("at most {} of a drive are read in a second, as --max-disk-rate says", Size(rate));
         }
+        Ok(self.limited(reader))
     }
 
     /// Opens readers of the model's copies on other drives.
     pub(crate) fn open_mirrors(&self) -> Result<Vec<Mirror>> {
-        self.model.open_mirrors(self.options.reader)
+        let mut mirrors = self.model.open_mirrors(self.options.reader)?;
+        for mirror in &mut mirrors {
+            mirror.reader = self.limited(Arc::clone(&mirror.reader));
+        }
+        Ok(mirrors)
+    }
+
+    /// The reader of a drive, within the rate that the options allow each.
+    fn limited(&self, reader: Arc<dyn ShardReader>) -> Arc<dyn ShardReader> {
+        match self.options.max_disk_rate {
+            Some(rate) => Arc::new(LimitedReader::new(reader, rate, Clock::real())),
+            None => reader,
+        }
     }
 
     pub(crate) fn report(&mut self, progress: Progress) {

@@ -30,6 +30,8 @@ pub struct Options {
     pub activations: Activations,
     /// Reader of the model's files.
     pub reader: ReaderKind,
+    /// Most bytes per second that are read of the model's files. `None` for as many as the drive gives.
+    pub max_disk_rate: Option<u64>,
     /// Computes several predicted tokens of a text in one pass, as long as that measurably saves
     /// time. The output does not depend on it. Off by default.
     pub speculative: bool,
@@ -79,6 +81,7 @@ impl Default for Options {
             tier: None,
             activations: Activations::F32,
             reader: ReaderKind::Direct,
+            max_disk_rate: None,
             speculative: false,
             streaming: Streaming::default(),
         }

@@ -99,6 +99,11 @@ impl Planning {
         Ok(Planning { planner, ram, total, draft, corrections })
     }
 
+    /// True if the draft that a run would have is a trained one; `None` if it would have none.
+    pub fn is_draft_trained(&self) -> Option<bool> {
+        self.draft.as_ref().map(|(candidate, _)| candidate.is_trained())
+    }
+
     /// Returns the plan for the requested budget.
     pub(crate) fn plan(&self, loader: &Loader<'_>) -> Result<Plan> {
         self.planner.plan(self.ram).map_err(|e| loader.model.error(e))

@@ -19,24 +19,24 @@ pub struct Suggestion {
 pub const SUGGESTIONS: [Suggestion; 5] = [
     Suggestion {
         ram: 8,
-        id: "HuggingFaceTB/SmolLM3-3B",
-        encoding: None,
-        disk: 5,
-        parameters: ["3.1", "3.1"],
+        id: "google/gemma-4-26B-A4B-it",
+        encoding: Some("q4"),
+        disk: 13,
+        parameters: ["25.2", "3.8"],
     },
     Suggestion {
         ram: 16,
-        id: "openai/gpt-oss-20b",
-        encoding: None,
-        disk: 12,
-        parameters: ["20.9", "3.6"],
+        id: "Qwen/Qwen3.6-35B-A3B",
+        encoding: Some("q4"),
+        disk: 18,
+        parameters: ["34.7", "2.9"],
     },
     Suggestion {
         ram: 32,
-        id: "Qwen/Qwen3-30B-A3B",
+        id: "Qwen/Qwen3.6-35B-A3B",
         encoding: None,
-        disk: 43,
-        parameters: ["30.5", "3.0"],
+        disk: 49,
+        parameters: ["34.7", "2.9"],
     },
     Suggestion {
         ram: 64,
@@ -47,10 +47,10 @@ pub const SUGGESTIONS: [Suggestion; 5] = [
     },
     Suggestion {
         ram: 128,
-        id: "Qwen/Qwen3-235B-A22B",
+        id: "Qwen/Qwen3.8-Flash-Next",
         encoding: Some("q4"),
-        disk: 117,
-        parameters: ["235.1", "21.6"],
+        disk: 159,
+        parameters: ["176.9", "6.7"],
     },
 ];
 

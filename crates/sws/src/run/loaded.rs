@@ -11,8 +11,8 @@ use sws_text::{Generation, Position};
 use crate::run::generate::GenerateStart;
 use crate::run::sequence::Sequence;
 use crate::{
-    Generate, Generated, Lacking, Model, Prompt, Request, Result, RunMetrics, TextCodec, Threads,
-    Warning,
+    BytesRead, Cost, Generate, Generated, Lacking, Model, Prompt, Request, Result, RunMetrics,
+    TextCodec, Threads, Warning,
 };
 
 /// Limit of new tokens, unless the caller or the model sets one.
@@ -155,8 +155,15 @@ impl LoadedModel {
             prompt: generated.prompt,
             generation: generated.generation,
             cost: generated.cost.clone(),
+            disk: self.bytes_read(generated),
             peak_rss_bytes: peak_memory(),
         }
+    }
+
+    fn bytes_read(&self, generated: &Generated) -> Option<BytesRead> {
+        let Cost { prompt, generation } = generated.cost.as_ref()?;
+        let text_bytes = prompt.disk.bytes + generation.disk.bytes;
+        Some(BytesRead { text_bytes, all_bytes: self.gauge.as_ref()?.read().device_bytes })
     }
 
     /// Memory for encoding texts: the bytes reserved by the plan, or free memory without one.

@@ -43,8 +43,19 @@ pub struct RunMetrics {
     /// Cost of the prompt and of the tokens after it. `None` from a backend that does not measure
     /// it.
     pub cost: Option<Cost>,
+    /// Bytes read from disk. `None` from a backend that does not measure them.
+    pub disk: Option<BytesRead>,
     /// Peak memory of the process, if the system reports it.
     pub peak_rss_bytes: Option<u64>,
+}
+
+/// Bytes read from disk, for one text and in all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct BytesRead {
+    /// For the prompt and the tokens after it.
+    pub text_bytes: u64,
+    /// Since the model was opened, loading and earlier texts included.
+    pub all_bytes: u64,
 }
 
 /// Cost of the two parts of a run.

@@ -46,6 +46,18 @@ pub(super) fn lines(model: &Model) -> Vec<DoctorLine> {
     lines
 }
 
+/// Bytes per second of each reader that can read a model, with 4 reads in flight.
+pub(crate) fn readers(model: &Model) -> Vec<(ReaderKind, f64)> {
+    let kinds = ReaderKind::ALL.map(|reader| Reads { reader, depth: 4, huge_pages: true });
+    let bytes = read_size(model);
+    let found = speeds(model.manifest(), model.dir(), &Clock::real(), bytes, &kinds);
+    ReaderKind::ALL
+        .into_iter()
+        .zip(found)
+        .filter_map(|(kind, speed)| Some((kind, speed?)))
+        .collect()
+}
+
 /// Bytes per read while experts stream: the longest run of an expert in a file, or a part of it.
 fn read_size(model: &Model) -> usize {
     let whole = StoreOptions::default().chunk;

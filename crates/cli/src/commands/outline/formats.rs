@@ -1,7 +1,7 @@
 //! The formats that a model can have: sizes, and reads or speeds by budget.
 
 use serde::Serialize;
-use sws::{Dry, Format, Outline, Threads};
+use sws::{Computing, Dry, Format, Outline, Threads};
 use sws_engine::{PerToken, PlanOptions};
 use sws_format::PieceKind;
 use sws_kernels::Encoding;
@@ -44,6 +44,9 @@ pub(crate) struct FormatRow {
     /// For each budget, true if nothing but rows of tables is read from disk.
     #[serde(skip)]
     in_memory: Vec<bool>,
+    /// The time of computing a token, if it was measured.
+    #[serde(skip)]
+    pub(super) computing: Option<Computing>,
     /// Estimated for each budget, if the speeds of the machine are known.
     pub(super) tokens_per_second: Vec<Option<f64>>,
     pub(super) first_token_seconds: Option<f64>,
@@ -90,6 +93,7 @@ pub(crate) fn rows(
                 .iter()
                 .map(|token| token.as_ref().is_some_and(PerToken::is_in_memory))
                 .collect(),
+            computing,
             tokens_per_second: tokens.iter().map(pace).collect(),
             first_token_seconds: machine.and_then(|it| {
                 let table = footprint.layer_tables.map_or(0, |[bytes, _]| bytes);

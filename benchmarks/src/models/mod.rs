@@ -1,11 +1,13 @@
 //! The page of published models: their sizes and memory, from their configurations alone.
 
+mod laptops;
+
 use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use rayon::prelude::*;
-use sws::{Footprint, Format, Outline, SUGGESTIONS, Size};
+use sws::{Footprint, Format, Outline};
 use sws_engine::PlanOptions;
 use sws_format::read_config;
 use sws_kernels::{Encoding, Tier};
@@ -22,10 +24,10 @@ const THREADS: usize = 8;
 const OPENING: &str = "\
 # Published models
 
-How much of a disk published models take, the smallest `--ram` that runs them, and planned tokens per second. Nothing on
-this page was measured: it follows from the configurations in [configs](../configs), which name their sources, and from
-the costs that `sws plan` plans with ([estimates](design/budget.md#estimates)). `sws plan configs/NAME.json` prints more
-of one of them, and takes the `config.json` of any other model of these families.
+How much of a disk published models take, the smallest `--ram` that runs them, and planned tokens per second. No speed
+of `sws` on this page was measured: it follows from the configurations in [configs](../configs), which name their
+sources, and from the costs that `sws plan` plans with ([estimates](design/budget.md#estimates)). `sws plan
+configs/NAME.json` prints more of one of them, and takes the `config.json` of any other model of these families.
 
 `sws-bench models > docs/models.md` writes this page, and a test fails when it is not up to date.
 ";
@@ -50,6 +52,11 @@ struct Entry {
 const COLUMNS: [Encoding; 2] = [Encoding::Bf12, Encoding::Q4];
 
 impl Entry {
+    fn of<'e>(entries: &'e [Entry], name: &str) -> Result<&'e Entry> {
+        let found = entries.iter().find(|entry| entry.name == name);
+        found.with_context(|| format!("{name} is not in configs"))
+    }
+
     fn footprint(&self, plain: Encoding) -> Option<(Format, &Footprint)> {
         let found = self.footprints.iter().find(|(column, ..)| *column == plain);
         found.map(|(_, format, footprint)| (*format, footprint))
@@ -61,38 +68,16 @@ pub fn page(dir: &Path) -> Result<String> {
     let (supported, others): (Vec<Entry>, Vec<Entry>) =
         entries(dir)?.into_iter().partition(|entry| entry.outline.spec().is_some());
     let mut page = OPENING.to_owned();
-    page += "\n## Models to begin with\n\nThey answer questions, and `sws pull` lists them.\n\n";
-    page += &suggestions(&supported)?;
+    page += laptops::BEGINNING;
+    page += &laptops::suggestions(&supported)?;
+    page += laptops::BESIDE;
+    page += &laptops::beside(&supported)?;
     page += "\n## Models\n\n";
     page += MODELS;
     page += &models(&supported)?;
     let names: Vec<&str> = others.iter().map(|entry| entry.name.as_str()).collect();
     writeln!(page, "\nNot supported, but described by `sws inspect`: {}.", names.join(", "))?;
     Ok(page)
-}
-
-fn suggestions(entries: &[Entry]) -> Result<String> {
-    let mut table = "| memory | command | disk | smallest `--ram` | a token reads |\n|---:|---|---:|---:|---:|\n"
-        .to_owned();
-    for suggestion in SUGGESTIONS {
-        let found = entries.iter().find(|entry| entry.name == suggestion.id);
-        let entry = found.with_context(|| format!("{} is not in configs", suggestion.id))?;
-        let encoding = suggestion.encoding.map_or(Ok(Encoding::Bf12), str::parse)?;
-        let format = entry.footprint(encoding);
-        let (_, footprint) =
-            format.with_context(|| format!("{} has no known format", suggestion.id))?;
-        let read = footprint.plan(suggestion.ram << 30).map(|plan| plan.per_token.read());
-        writeln!(
-            table,
-            "| {} GiB | `{}` | {} | {} MiB | {} |",
-            suggestion.ram,
-            suggestion.command(),
-            Size(footprint.bytes),
-            footprint.smallest() >> 20,
-            read.map_or("–".to_owned(), |read| Size(read).to_string()),
-        )?;
-    }
-    Ok(table)
 }
 
 /// All models, smallest first.

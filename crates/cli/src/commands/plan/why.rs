@@ -1,0 +1,349 @@
+//! The reasons of a plan: for each setting its value, and the numbers that it was chosen by.
+
+use std::thread::available_parallelism;
+
+use serde::Serialize;
+use sws::{Computing, SequenceBytes};
+use sws_engine::{MemoryUse, Plan, SlotClass, TokenCosts};
+use sws_kernels::Encoding;
+use sws_model::{KvPrecision, ModelSpec};
+use sws_store::ReaderKind;
+
+use crate::args::PlanArgs;
+use crate::commands::machine::{Machine, about, digits};
+use crate::commands::size;
+use crate::table::wrapped_at;
+
+/// Default number of positions where memory has room.
+const CONTEXT: usize = 4096;
+/// Share of waiting in a token below which draft tokens have little to save.
+const LITTLE: f64 = 0.1;
+/// Columns of the names and values of settings.
+const NAMES: usize = 10;
+const VALUES: usize = 16;
+
+/// A setting of a run and why it is what it is.
+#[derive(Debug, Serialize)]
+pub(crate) struct Reason {
+    setting: &'static str,
+    value: String,
+    because: String,
+}
+
+/// The numbers that settings are chosen by.
+pub(crate) struct Choices<'c> {
+    pub(crate) args: &'c PlanArgs,
+    pub(crate) spec: &'c ModelSpec,
+    pub(crate) plan: &'c Plan,
+    pub(crate) machine: Machine,
+    pub(crate) computing: Option<Computing>,
+    /// Bytes of all weights.
+    pub(crate) weights: u64,
+    /// The plan of another budget, and the smallest.
+    pub(crate) other: &'c dyn Fn(u64) -> Option<Plan>,
+    pub(crate) smallest: u64,
+    /// The smallest budget with which a token reads nothing.
+    pub(crate) in_memory: Option<u64>,
+    /// Name of the encoding, and why it is taken.
+    pub(crate) encoding: [String; 2],
+    /// Bytes per second of each reader, if they were measured.
+    pub(crate) readers: Vec<(ReaderKind, f64)>,
+    /// True for a trained draft; the inner `None` for no draft, the outer where that is not known.
+    pub(crate) draft: Option<Option<bool>>,
+}
+
+/// The reasons as rows of at most 80 columns.
+pub(crate) fn text(reasons: &[Reason]) -> String {
+    let rows = reasons.iter().map(|Reason { setting, value, because }| {
+        let column = NAMES + VALUES;
+        wrapped_at(column, &format!("{setting:<NAMES$}{value:<VALUES$}because {because}\n"))
+    });
+    rows.collect()
+}
+
+/// Why shards are in the encoding that they are in.
+pub(crate) fn encoding(encoding: Option<Encoding>, weights: u64) -> [String; 2] {
+    let bytes = size(weights);
+    match encoding {
+        Some(it) => {
+            let exact = if it.is_lossy() { "inexact" } else { "lossless" };
+            [it.to_string(), format!("the shards are in it: {bytes}, {exact}")]
+        }
+        None => ["in place".to_owned(), format!("the {bytes} are read as they were published")],
+    }
+}
+
+impl Choices<'_> {
+    pub(crate) fn reasons(&self) -> Vec<Reason> {
+        let rows = [
+            ("budget", self.budget()),
+            ("encoding", self.encoding.clone()),
+            ("cache", self.cache()),
+            ("context", self.context()),
+            ("KV", self.kv()),
+            ("reader", self.reader()),
+            ("threads", self.threads()),
+            ("draft", self.draft()),
+            ("proposals", self.proposals()),
+        ];
+        rows.map(|(setting, [value, because])| Reason { setting, value, because }).into()
+    }
+
+    fn pace(&self, plan: &Plan) -> Option<f64> {
+        self.machine.pace(&plan.per_token, self.computing)
+    }
+
+    fn budget(&self) -> [String; 2] {
+        let ram = self.plan.ledger.budget();
+        let speed = |ram: u64| {
+            let pace = self.pace(&(self.other)(ram)?)?;
+            Some(format!("{} tok/s", digits(pace)))
+        };
+        let mut parts = vec![match self.args.ram {
+            sws::RamBudget::Auto => "that much is free".to_owned(),
+            _ => "--ram says so".to_owned(),
+        }];
+        parts.extend(speed(ram).map(|speed| format!("{speed} are planned")));
+        if ram > self.smallest {
+            let least = self.smallest >> 20;
+            parts.extend(
+                speed(self.smallest).map(|speed| format!("{speed} with {least}MiB, the least")),
+            );
+        }
+        parts.push(match self.in_memory {
+            Some(all) if all <= ram => format!("nothing is read from {} on", size(all)),
+            Some(all) => match speed(all) {
+                Some(speed) => format!("{speed} from {} on, where nothing is read", size(all)),
+                None => format!("nothing is read from {} on", size(all)),
+            },
+            None => "some weights are always read".to_owned(),
+        });
+        [size(ram), parts.join(", ")]
+    }
+
+    /// Slots of experts, the lent ones included.
+    fn slots(plan: &Plan) -> usize {
+        let sum = |classes: &[SlotClass]| classes.iter().map(|class| class.count).sum::<usize>();
+        sum(&plan.slots) + sum(&plan.lent) + sum(&plan.context_lent) + sum(&plan.structured_lent)
+    }
+
+    fn cache(&self) -> [String; 2] {
+        let Plan { ledger, per_token, .. } = self.plan;
+        let pinned = size(ledger.get(MemoryUse::Pinned));
+        let read = |plan: &Plan| about(plan.per_token.read());
+        let experts: usize = self.spec.moes().map(|moe| moe.experts).sum();
+        if experts == 0 {
+            let because = format!(
+                "the model has no experts; {pinned} of {} stay in memory, and a token reads {}",
+                size(self.weights),
+                read(self.plan)
+            );
+            return ["none".to_owned(), because];
+        }
+        if self.plan.experts_stream {
+            let because = format!(
+                "{} have no room for the slots of one layer: a token reads {}",
+                size(ledger.budget()),
+                read(self.plan)
+            );
+            return ["none".to_owned(), because];
+        }
+        // Slots can be more than experts, as they come in whole pages.
+        let slots = Choices::slots(self.plan).min(experts);
+        let mut because = format!(
+            "{} are left for {experts} experts beside {pinned} of other weights; {:.0} % hit, and a token reads {}",
+            size(ledger.get(MemoryUse::Slots)),
+            100.0 * per_token.hit_rate,
+            read(self.plan),
+        );
+        if !per_token.is_in_memory()
+            && let Some(twice) = (self.other)(2 * ledger.budget())
+        {
+            because += &format!(
+                "; with twice the memory {:.0} %, {}",
+                100.0 * twice.per_token.hit_rate,
+                read(&twice)
+            );
+        }
+        [format!("{slots} slots"), because]
+    }
+
+    fn context(&self) -> [String; 2] {
+        let context = self.plan.context;
+        let SequenceBytes { position, .. } = SequenceBytes::of(self.spec, self.args.kv);
+        let each = format!("1,000 positions take {}", about(1000 * position));
+        let because = match context {
+            _ if self.args.context.is_some() => "--context says so".to_owned(),
+            all if all >= self.spec.context => "the model has no more".to_owned(),
+            usual if usual == CONTEXT => "more would take memory from weights".to_owned(),
+            less if less < CONTEXT => "an eighth of the memory has room for no more".to_owned(),
+            _ => "a sixteenth of the memory has room for so many".to_owned(),
+        };
+        [context.to_string(), format!("{because}; {each}")]
+    }
+
+    fn kv(&self) -> [String; 2] {
+        let Plan { ledger, per_token, context, .. } = self.plan;
+        let of = |kv| {
+            let SequenceBytes { position, fixed } = SequenceBytes::of(self.spec, kv);
+            fixed + position * *context as u64
+        };
+        let bytes = of(self.args.kv);
+        let share = 100.0 * bytes as f64 / ledger.budget().max(1) as f64;
+        let kind = match self.args.kv {
+            KvPrecision::F32 => "it is exact",
+            KvPrecision::Bf16 | KvPrecision::Q8 => "--kv says so, though it is inexact",
+        };
+        let mut because = format!("{kind}; {} are {share:.1} % of the budget", size(bytes));
+        let slots = self.plan.slots.iter().map(|class| class.count).sum::<usize>() as u64;
+        let saved = bytes.saturating_sub(of(KvPrecision::Q8));
+        if self.args.kv == KvPrecision::F32 && saved > 0 {
+            let each = ledger.get(MemoryUse::Slots).checked_div(slots).filter(|each| *each > 0);
+            because += &format!("; q8, inexact, frees {}", size(saved));
+            because.extend(
+                each.filter(|_| !per_token.is_in_memory())
+                    .map(|each| format!(", {} experts", saved / each)),
+            );
+        }
+        [self.args.kv.name().to_owned(), because]
+    }
+
+    fn reader(&self) -> [String; 2] {
+        let chosen = self.args.reader;
+        let rate = |speed: f64| format!("{} GB/s", digits(speed / 1e9));
+        let of = |kind| self.readers.iter().find(|(reader, _)| *reader == kind);
+        let mut because = match of(chosen) {
+            Some((_, speed)) => format!("it reads {} here", rate(*speed)),
+            None if chosen == ReaderKind::Direct => "it works on every system".to_owned(),
+            None => "--reader says so".to_owned(),
+        };
+        for (reader, speed) in self.readers.iter().filter(|(reader, _)| *reader != chosen) {
+            because += &format!(", {reader} {}", rate(*speed));
+        }
+        if chosen == ReaderKind::Direct {
+            because += "; it bypasses the page cache, which counts as memory";
+        }
+        [chosen.to_string(), because]
+    }
+
+    /// Seconds of computing and of waiting for the disk of a token.
+    fn seconds(&self) -> Option<[f64; 2]> {
+        let Machine { disk_bytes_per_second, memory_bytes_per_second, .. } = self.machine;
+        let token = &self.plan.per_token;
+        let costs = TokenCosts::FITTED;
+        let computing = match self.computing {
+            Some(computing) => computing.seconds(token),
+            None => token.computing(memory_bytes_per_second?, &costs),
+        };
+        let all = token.seconds(disk_bytes_per_second?, computing, &costs);
+        Some([computing, (all - computing).max(0.0)])
+    }
+
+    fn threads(&self) -> [String; 2] {
+        let cores = available_parallelism().map_or(1, usize::from);
+        let count = self.machine.threads.map_or(cores, usize::from);
+        let mut because = match self.args.threads {
+            Some(_) => "--threads says so".to_owned(),
+            None if self.args.describe.is_some() => "the described machine has them".to_owned(),
+            None => format!("this process may use {cores} processors"),
+        };
+        because.extend(self.seconds().map(|[computing, waiting]| {
+            let ms = |seconds: f64| digits(1e3 * seconds);
+            format!("; a token computes {} ms and reads {} ms", ms(computing), ms(waiting))
+        }));
+        [count.to_string(), because]
+    }
+
+    fn draft(&self) -> [String; 2] {
+        let bytes = self.plan.ledger.get(MemoryUse::Draft);
+        let Some([all, of_each]) = self.experts() else {
+            return ["none".to_owned(), "the model has no experts to forecast".to_owned()];
+        };
+        let none = "none".to_owned();
+        match self.draft {
+            None => [
+                "auto".to_owned(),
+                format!("it depends on the weights; a layer takes {of_each} of {all}"),
+            ],
+            Some(None) => {
+                [none, "the experts are small beside a draft, which takes their memory".to_owned()]
+            }
+            Some(_) if self.plan.per_token.is_in_memory() && bytes == 0 => {
+                [none, "a token reads nothing that a forecast could prefetch".to_owned()]
+            }
+            Some(_) if bytes == 0 => {
+                [none, "memory has no room for it beside slots of experts".to_owned()]
+            }
+            Some(Some(is_trained)) => {
+                let kind = if is_trained { "trained" } else { "untrained" };
+                let from = if is_trained {
+                    "its file is beside the model"
+                } else {
+                    "the model has none of its own"
+                };
+                let because = format!(
+                    "{from}; {} forecast which {of_each} of {all} experts the next layers take, and reads ahead go on while they save time",
+                    size(bytes)
+                );
+                [kind.to_owned(), because]
+            }
+        }
+    }
+
+    /// Experts of a layer in all, and for a token.
+    fn experts(&self) -> Option<[usize; 2]> {
+        self.spec.moes().next().map(|moe| [moe.experts, moe.top_k])
+    }
+
+    fn proposals(&self) -> [String; 2] {
+        let off = "off".to_owned();
+        let Some([computing, waiting]) = self.seconds() else {
+            return [
+                off,
+                "it pays for some texts only; --proposals measures that in a run".to_owned(),
+            ];
+        };
+        let share = waiting / (computing + waiting).max(1e-12);
+        let shown = format!("reading is {:.0} % of a token", 100.0 * share);
+        [
+            off,
+            match share < LITTLE {
+                true => format!("{shown}, and draft tokens save little else"),
+                false => format!(
+                    "{shown}, which draft tokens share only in texts that repeat; --proposals measures that in a run"
+                ),
+            },
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_rows_of_a_screen() {
+        let reason = |setting, value: &str| Reason {
+            setting,
+            value: value.to_owned(),
+            because: "1234567 of 7654321 words ".repeat(5),
+        };
+        let text = text(&[reason("budget", "244.00 MiB"), reason("KV", "f32")]);
+        assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+        assert!(text.starts_with("budget    244.00 MiB      because 1234567"), "{text}");
+        assert!(text.lines().nth(1).unwrap().starts_with(&" ".repeat(NAMES + VALUES)), "{text}");
+    }
+
+    #[test]
+    fn encodings_say_whether_they_are_exact() {
+        for (encoding, words) in [
+            (Some(Encoding::Bf12), ["bf12", "lossless"]),
+            (Some(Encoding::Q4), ["q4", "inexact"]),
+            (None, ["in place", "published"]),
+        ] {
+            let [name, because] = super::encoding(encoding, 3 << 30);
+            assert_eq!(name, words[0]);
+            assert!(because.contains(words[1]) && because.contains("3.00 GiB"), "{because}");
+        }
+    }
+}
