@@ -10,6 +10,7 @@ mod deepseek_v4;
 mod dense;
 mod ernie;
 mod exaone;
+mod flint;
 mod gemma;
 mod gemma4;
 mod glm;
@@ -134,7 +135,7 @@ pub(crate) enum RuleTarget {
     },
 }
 
-const ALL: [&Family; 39] = [
+const ALL: [&Family; 40] = [
     &dense::FAMILY,
     &afmoe::FAMILY,
     &bailing::FAMILY,
@@ -149,6 +150,7 @@ const ALL: [&Family; 39] = [
     &granite::HYBRID,
     &ernie::FAMILY,
     &exaone::FAMILY,
+    &flint::FAMILY,
     &gpt_oss::FAMILY,
     &hunyuan::V1,
     &hunyuan::V3,

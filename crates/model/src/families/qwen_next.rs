@@ -85,7 +85,7 @@ fn next(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let common = read(config, &DEFAULTS)?;
     let inputs = if config.is_gguf() { DeltaInputs::Pairs } else { DeltaInputs::ByKeyHead };
     let mixer = mixers(config, &common, inputs)?;
-    let layers = MoeLayers::read(config, Some(shared(config)?))?;
+    let layers = MoeLayers::read(config, &[], Some(shared(config)?))?;
     let renormalise = config.flag("norm_topk_prob", true)?;
     layers.model(config, common, renormalise, mixer)
 }
