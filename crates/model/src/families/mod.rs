@@ -48,6 +48,7 @@ mod single_layers;
 mod sparse;
 mod state_space;
 mod step;
+mod unsupported;
 
 use sws_format::{Manifest, PieceId, PieceKind};
 
@@ -56,10 +57,13 @@ use crate::role::Role;
 use crate::spec::ModelSpec;
 use crate::wrappers::{WITHIN, WRAPPERS, Wrapper};
 
+pub(crate) use unsupported::lacking;
+pub use unsupported::{LACKING, Lacking};
+
 pub(crate) use gemma4::layers_with_keys;
 pub(crate) use packed::packed;
 pub(crate) use quantised::{check as check_quantised, has_blocks};
-pub(crate) use qwen4::parts_of_tables;
+pub(crate) use qwen4::{layer_with_table, parts_of_tables};
 
 /// Model types that share the same tensor names.
 pub(crate) struct Family {
