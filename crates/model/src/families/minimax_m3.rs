@@ -40,7 +40,8 @@ const HEAD_DIM: usize = 128;
 /// Maximum number of selected blocks, and of positions in a block.
 const MAX_BLOCKS: u64 = 1 << 12;
 
-/// All norms add one to their weights, as is already done in GGUF files. Whole heads are rotated, unless a share is given.
+/// All norms add one to their weights, as is already done in GGUF files. Whole heads are rotated,
+/// unless a share is given.
 fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     for key in ["use_gemma_norm", "use_qk_norm", "use_routing_bias"] {
         switched_on(config, key)?;

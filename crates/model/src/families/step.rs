@@ -40,7 +40,8 @@ const OWN: &[TensorRule] = &[
 
 const THETA: f64 = 10_000.0;
 
-/// All norms add one to their weights, as is already done in GGUF files. Lists may include layers for multi-token prediction.
+/// All norms add one to their weights, as is already done in GGUF files. Lists may include layers for
+/// multi-token prediction.
 fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     for key in
         ["use_head_wise_attn_gate", "use_moe_router_bias", "norm_expert_weight", "use_qk_norm"]

@@ -52,7 +52,7 @@ fn add(keys: &GgufKeys<'_>, entries: &mut GgufMap, layers: u64) -> Result<(), Co
             return Err(unsupported(format!("`{name}` = {}", render(&keys.given[&name]))));
         }
     };
-    let flag = |layer: u64| int(u64::from(!chunked || (layer + 1) % 4 != 0));
+    let flag = |layer: u64| int(u64::from(!chunked || !(layer + 1).is_multiple_of(4)));
     insert(
         entries,
         [
