@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use sws_testing::gguf::{Key, conversational};
-use sws_testing::goldens;
+use sws_testing::gguf::{GgufFile, Key, conversational};
+use sws_testing::goldens::{self, Golden, list};
 
 use crate::serve::Server;
 use crate::sws::{command, sws};
@@ -71,5 +71,68 @@ fn a_gguf_file_is_named_by_itself_and_samples_as_its_keys_say() {
             let answer = client.ask(&json!({"prompt": "a", "model": id, "max_tokens": 1}));
             assert_eq!(answer["model"], name);
         }
+    }
+}
+
+/// A file of llama.cpp's converter, with a tokenizer that can be read.
+fn converted(name: &str) -> GgufFile {
+    let dir = goldens::goldens().join("gguf").join(name);
+    let mut file = GgufFile::read(&dir.join("model.gguf"));
+    file.key("tokenizer.ggml.merges", Key::Texts(Vec::new()));
+    file
+}
+
+/// Files of llama.cpp's converter, with experts and rows of n-grams read from disk as they are used.
+#[test]
+fn converted_files_stream() {
+    for name in ["deepseek4", "granitehybrid", "kimi-linear", "llama4", "minimax-m3", "qwen4exp"] {
+        let dir = goldens::goldens().join("gguf").join(name);
+        let golden = Golden::read(&dir);
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("model.gguf");
+        converted(name).write(&path);
+        let tokens = list(&golden.tokens);
+        let count = golden.greedy.len().to_string();
+        let args: [&dyn AsRef<std::ffi::OsStr>; 10] = [
+            &"run",
+            &path,
+            &"--tokens",
+            &tokens,
+            &"--max-new-tokens",
+            &count,
+            &"--temperature=0",
+            &"--ignore-eos",
+            &"--ram=min",
+            &"--json",
+        ];
+        let ran = sws(&args).succeeded();
+        let ran: Value = serde_json::from_str(ran.stdout.lines().last().unwrap()).unwrap();
+        assert_eq!(ran["tokens"], json!(golden.greedy), "{name}");
+    }
+}
+
+#[test]
+fn bad_files_are_refused_in_a_sentence() {
+    type Spoil = fn(&mut GgufFile);
+    fn set(file: &mut GgufFile, key: &str, value: Key) {
+        file.keys.retain(|(name, _)| name != key);
+        file.key(key, value);
+    }
+    #[rustfmt::skip]
+    let cases: [(&str, Spoil, &[&str]); 6] = [
+        ("llama4", |f| set(f, "general.architecture", "llama5".into()), &["m.gguf", "`llama5`", "the nearest that is, `llama4`, has the same tensors"]),
+        ("qwen4exp", |f| set(f, "general.architecture", "clip".into()), &["m.gguf", "only the part of a model for images"]),
+        ("qwen4exp", |f| f.keys.retain(|(name, _)| name != "qwen4exp.ple.head_offsets"), &["m.gguf", "`qwen4exp.ple.head_offsets`"]),
+        ("deepseek4", |f| set(f, "deepseek4.attention.q_lora_rank", "wide".into()), &["m.gguf", "q_lora_rank"]),
+        ("deepseek4", |f| set(f, "deepseek4.hyper_connection.count", Key::U32(1 << 30)), &["m.gguf"]),
+        ("kimi-linear", |f| f.tensors.retain(|tensor| !tensor.name.ends_with("ssm_a")), &["A_log", "lack"]),
+    ];
+    for (name, spoil, words) in cases {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("m.gguf");
+        let mut file = converted(name);
+        spoil(&mut file);
+        file.write(&path);
+        sws(&[&"run", &path, &"--tokens=1", &"-n1"]).refused(2, words);
     }
 }

@@ -76,7 +76,7 @@ def drawn_as(variant: Variant, name: str, shape: tuple[int, ...]) -> Tensor:
             # Those of delta nets are never one plus the weights.
             mean = 1.0 if name.endswith("linear_attn.norm.weight") else variant.norm_mean
             return Tensor(shape, 0.2, mean=mean, f32=f32)
-        return Tensor(shape, 1.0 if name.endswith(("sinks", "sink_param")) else 0.3, mean=float(name.endswith(".D")), f32=f32)
+        return Tensor(shape, 1.0 if name.endswith(("sinks", "sink_param", "softmax_offset")) else 0.3, mean=float(name.endswith(".D")), f32=f32)
     columns = shape[-1]
     if name.endswith("embed_tokens_per_layer.weight"):
         # Rows are multiplied by the root of the part of a layer, and added to what is normed.

@@ -95,6 +95,23 @@ COHERE2_MOE = without(
     "rms_norm_eps",
 )
 
+FLINT = spelled_v4(
+    "flint",
+    "FlintForCausalLM",
+    **sizes(40, 5, 4, 2, 46, 127),
+    attention_bias=False,
+    head_dim=14,
+    layer_types=["full_attention"] + ["sliding_attention"] * 3 + ["full_attention"],
+    mlp_only_layers=[0],
+    moe_intermediate_size=17,
+    norm_topk_prob=True,
+    num_experts=7,
+    num_experts_per_tok=3,
+    rms_norm_eps=1e-6,
+    shared_expert_intermediate_size=19,
+    sliding_window=8,
+)
+
 MIMO = spelled_v5(
     spelled_v4(
         "mimo_v2_flash",
@@ -376,6 +393,18 @@ FURTHER: list[Variant] = [
         | {"shared_expert_combination_strategy": "sum", "tie_word_embeddings": False},
         controls=[{"expert_selection_fn": "sigmoid"}, {"sliding_window_pattern": 3}],
         router_std=1.2,
+    ),
+    variant(
+        "flint",
+        "sinks in all layers, rotary embeddings in windowed layers only, experts by the sigmoid of their logits beside a shared "
+        "one without a gate",
+        FLINT,
+        controls=[
+            {"norm_topk_prob": False},
+            {"rope_theta": 100.0},
+            {"sliding_window": 5},
+        ],
+        f32=(r"mlp\.gate\.weight", r"softmax_offset"),
     ),
     variant(
         "mimo_v2_flash",

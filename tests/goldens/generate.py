@@ -212,7 +212,8 @@ def measure(variant: Variant, checkpoint: Path, prompt: torch.Tensor) -> tuple[d
     if disagreement > AGREEMENT * scale:
         raise SystemExit(f"{variant.name}: logits with a cache differ by {disagreement:.1e} from those without")
 
-    effect = min(control_effect(checkpoint, config, control, prompt, logits) for control in variant.controls)
+    effects = (control_effect(checkpoint, config, control, prompt, logits) for control in variant.controls)
+    effect = min(effects, default=float("inf"))
     check_suits(effect > VISIBLE)
 
     golden = {"tokens": prompt, "logits": logits, "greedy": greedy}

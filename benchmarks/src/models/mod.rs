@@ -39,6 +39,16 @@ and one in `q4`, which is not, unless it is published quantised. A dash: the bud
 
 ";
 
+const UNSUPPORTED: &str = "
+## Families that are not supported
+
+Transformers 5.24 has no code by the names of Kimi K3.1, MiMo 2.6 and Nemotron 3.5. What the other known families have
+and this program does not:
+
+| `model_type` | what it has |
+|---|---|
+";
+
 /// One model.
 struct Entry {
     /// Identity on the hub.
@@ -75,8 +85,12 @@ pub fn page(dir: &Path) -> Result<String> {
     page += "\n## Models\n\n";
     page += MODELS;
     page += &models(&supported)?;
+    page += UNSUPPORTED;
+    for (types, lacking) in sws_model::LACKING {
+        writeln!(page, "| {} | {lacking} |", types[0])?;
+    }
     let names: Vec<&str> = others.iter().map(|entry| entry.name.as_str()).collect();
-    writeln!(page, "\nNot supported, but described by `sws inspect`: {}.", names.join(", "))?;
+    writeln!(page, "\nDescribed by `sws inspect` all the same: {}.", names.join(", "))?;
     Ok(page)
 }
 

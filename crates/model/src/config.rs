@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use sws_format::{DamagedConfiguration, Value};
 
+use crate::families::lacking;
 use crate::{spellings, wrappers};
 
 pub(crate) type ConfigMap = BTreeMap<String, Value>;
@@ -26,6 +27,9 @@ pub(crate) const ROPE_DIVISORS: &str = "gguf.rope_divisors";
 /// Entry of a configuration translated from a GGUF file: true if keys and values of latent attention have a matrix
 /// each.
 pub(crate) const SPLIT_LATENTS: &str = "gguf.split_latents";
+
+/// Entry of a configuration translated from a GGUF file: the numbers that determine the rows of n-grams.
+pub(crate) const NGRAM_NUMBERS: &str = "gguf.ngram_numbers";
 
 /// A configuration, as families read it.
 #[derive(Debug)]
@@ -74,9 +78,25 @@ pub enum ConfigError {
     },
     /// An unknown family.
     #[error(
-        "names the model type `{model_type}`, which is not supported; docs/supported.md names those that are"
+        "names the model type `{model_type}`, which is not supported{}; docs/supported.md names those that are",
+        lacking(model_type)
     )]
     Unsupported { model_type: String },
+    /// A GGUF file of an unknown architecture.
+    #[error(
+        "is of the architecture `{name}`, which is not supported; the nearest that is, `{nearest}`, {difference}; docs/supported.md names all"
+    )]
+    UnknownArchitecture {
+        name: String,
+        nearest: &'static str,
+        /// The difference of the nearest one, which follows its name in a sentence.
+        difference: String,
+    },
+    /// A GGUF file with the part of a model for images or sound.
+    #[error(
+        "holds only the part of a model for images and sound; take the file of its language model"
+    )]
+    Projector,
     /// A known family with an option that is not implemented.
     #[error(
         "asks for `{key}` = {value} in a model of type `{model_type}`, which is not supported; supported: {supported}"

@@ -5,20 +5,29 @@
 //! architectures are in [`ARCHITECTURES`].
 
 mod architectures;
+mod check;
 mod convolutions;
+mod deepseek4;
 mod delta;
+mod elements;
 mod gemma4;
 mod latent;
+mod layers;
+mod ling;
+mod llama4;
+mod minimax;
 mod names;
+mod qwen4;
 mod rope;
+mod state_space;
+mod unknown;
+mod windows;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use sws_format::{PieceKind, Value};
+use sws_format::Value;
 
 use crate::config::{ConfigError, MAX_LAYERS, PAIRED, ROPE_DIVISORS};
-use crate::families::{self, Family};
-use crate::role::Role;
 use architectures::{ARCHITECTURES, Architecture};
 
 pub(crate) use names::{GgufPlace, find};
@@ -55,13 +64,8 @@ const RANKED: &[(&str, &str)] = &[
 ];
 
 /// Keys without a usable default.
-const NEEDED: [&str; 5] = [
-    "embedding_length",
-    "block_count",
-    "attention.head_count",
-    "context_length",
-    "attention.layer_norm_rms_epsilon",
-];
+const NEEDED: [&str; 4] =
+    ["embedding_length", "block_count", "attention.head_count", "context_length"];
 
 /// Keys that have an effect, and the number with which they have none.
 const NEUTRAL: &[(&str, f64)] = &[
@@ -87,9 +91,7 @@ pub(crate) fn translated(given: &GgufMap) -> Result<Option<GgufMap>, ConfigError
     let Some(name) = given.get("general.architecture") else { return Ok(None) };
     let name = name.as_str().ok_or_else(|| damaged("general.architecture", name))?;
     let known = ARCHITECTURES.iter().find(|architecture| architecture.name == name);
-    let architecture = known.ok_or_else(|| ConfigError::Unsupported {
-        model_type: name.escape_debug().take(100).collect(),
-    })?;
+    let architecture = known.ok_or_else(|| unknown::unknown(name, given))?;
     let keys = GgufKeys { architecture, given };
     let mut entries = keys.entries()?;
     keys.tensors(&mut entries)?;
@@ -109,14 +111,14 @@ impl<'a> GgufKeys<'a> {
         let Some(Value::List(layers)) = self.given.get(&name) else {
             return Ok(self.given.get(&name));
         };
-        if self.architecture.name == "gemma4" && gemma4::LISTS.contains(&key) {
+        if self.architecture.lists.contains(&key) {
             return Ok(None);
         }
         // Layers without attention have no key heads.
-        let zero = self.architecture.convolutions && key == "attention.head_count_kv";
+        let zero = self.architecture.recurrent && key == "attention.head_count_kv";
         let mut layers = layers.iter().filter(|value| !zero || value.as_u64() != Some(0));
         let first = layers.next();
-        match first.is_some() && layers.all(|other| Some(other) == first) {
+        match (first.is_some() || zero) && layers.all(|other| Some(other) == first) {
             true => Ok(first),
             false => Err(unsupported(format!("`{name}` with different values for layers"))),
         }
@@ -135,26 +137,22 @@ impl<'a> GgufKeys<'a> {
         self.whole(key)?.ok_or_else(|| ConfigError::MissingGgufKey(self.name(key)))
     }
 
-    /// A list of booleans.
-    fn flags(&self, name: &str, given: &Value) -> Result<Vec<bool>, ConfigError> {
-        let flags = given.as_list().and_then(|all| all.iter().map(Value::as_bool).collect());
-        flags.ok_or_else(|| damaged(name, given))
-    }
-
     fn entries(&self) -> Result<GgufMap, ConfigError> {
-        for key in NEEDED {
-            if self.get(key)?.is_none() {
+        let Architecture { eps, needed, .. } = self.architecture;
+        for key in NEEDED.iter().chain([eps]).chain(*needed) {
+            if !self.given.contains_key(&self.name(key)) {
                 return Err(ConfigError::MissingGgufKey(self.name(key)));
             }
         }
         self.check()?;
         let mut entries = GgufMap::new();
         let ranked = if self.architecture.ranked { RANKED } else { &[] };
-        let own = self.architecture.own.iter().filter(|(_, entry)| !entry.is_empty());
+        let own = self.architecture.own.iter().copied().flatten();
+        let own = own.filter(|(_, entry)| !entry.is_empty());
         for (key, entry) in SAME.iter().chain(ranked).chain(own) {
             if let Some(value) = self.get(key)? {
                 // In some files 0 means that the value is absent.
-                let none = NEUTRAL.iter().any(|(neutral, _)| neutral == key)
+                let none = NEUTRAL.iter().any(|(of, neutral)| of == key && *neutral != 0.0)
                     && value.as_f64() == Some(0.0);
                 if !none {
                     entries.insert((*entry).to_owned(), value.clone());
@@ -205,14 +203,8 @@ impl<'a> GgufKeys<'a> {
         if self.architecture.latent {
             self.add_latent(&mut entries)?;
         }
-        if self.architecture.convolutions {
-            self.add_convolutions(&mut entries)?;
-        }
-        if self.architecture.delta {
-            self.add_delta(&mut entries, layers)?;
-        }
-        if self.architecture.name == "gemma4" {
-            self.add_gemma4(&mut entries)?;
+        if let Some(more) = self.architecture.more {
+            more(self, &mut entries, layers)?;
         }
         if let Some(largest) = self.architecture.largest {
             // Scores are divided by the root of the head size. The largest model uses the share of
@@ -261,121 +253,7 @@ impl<'a> GgufKeys<'a> {
     }
 
     fn is_own(&self, key: &str) -> bool {
-        self.architecture.own.iter().any(|(own, _)| *own == key)
-    }
-
-    /// Refuses unknown keys, and keys with a value that would change the logits.
-    fn check(&self) -> Result<(), ConfigError> {
-        let head_dim = self.head_dim()?;
-        let prefix = self.name("");
-        for (name, value) in self.given {
-            let Some(key) = name.strip_prefix(&prefix) else { continue };
-            let neutral = NEUTRAL.iter().find(|(neutral, _)| *neutral == key);
-            let fine = match (key, neutral) {
-                _ if self.is_own(key) => true,
-                _ if self.architecture.latent && latent::KEYS.contains(&key) => true,
-                ("expert_gating_func", _) if self.architecture.name == "deepseek2" => true,
-                _ if self.architecture.ranked && RANKED.iter().any(|(same, _)| *same == key) => {
-                    true
-                }
-                // In some files 0 means that the value is absent, here and below.
-                ("expert_gating_func", _) => value
-                    .as_f64()
-                    .is_some_and(|number| number == self.architecture.gating || number == 0.0),
-                (_, Some((_, neutral))) => {
-                    value.as_f64().is_some_and(|number| number == *neutral || number == 0.0)
-                }
-                ("attention.value_length" | "rope.dimension_count", _) => {
-                    value.as_u64().is_some() && value.as_u64() == head_dim
-                }
-                ("attention.causal", _) => *value == Value::Bool(true),
-                ("use_parallel_residual", _) => *value == Value::Bool(false),
-                _ => {
-                    SAME.iter().any(|(same, _)| *same == key)
-                        || READ_ELSEWHERE.contains(&key)
-                        || rope::KEYS.contains(&key)
-                }
-            };
-            if !fine {
-                return Err(unsupported(format!("`{name}` = {}", render(value))));
-            }
-        }
-        Ok(())
-    }
-
-    /// Adds options that only the tensors show, and refuses tensors that the model would ignore.
-    fn tensors(&self, entries: &mut GgufMap) -> Result<(), ConfigError> {
-        let list = self.given.get("tensors").and_then(Value::as_list);
-        let names: Option<BTreeSet<&str>> =
-            list.and_then(|names| names.iter().map(Value::as_str).collect());
-        let names = names.ok_or_else(|| ConfigError::MissingGgufKey("tensors".to_owned()))?;
-        let model_type = entries.get("model_type").and_then(Value::as_str).unwrap_or_default();
-        let mistral = model_type == "mistral";
-        let dense = !entries.contains_key("num_experts");
-        let family = families::find(model_type);
-        for name in &names {
-            if !family.is_some_and(|family| self.has_use(family, name)) {
-                return Err(unsupported(format!("the tensor `{name}`")));
-            }
-        }
-        let has = |name: &str| names.contains(name);
-        let qkv = has("blk.#.attn_q.bias");
-        let output = has("blk.#.attn_output.bias");
-        let mlp = has("blk.#.ffn_gate.bias");
-        let llama = self.architecture.paired;
-        let attention = if self.architecture.no_bias {
-            !qkv && !output
-        } else if self.architecture.plain_output {
-            !output
-        } else if mistral || (llama && !dense) {
-            !qkv && !output
-        } else {
-            qkv == output
-        };
-        if !attention || (mlp && (mistral || !llama || !dense)) {
-            return Err(unsupported("biases that models of this type do not have"));
-        }
-        let shared = ["expert_shared_count", "expert_shared_feed_forward_length"];
-        let shared = shared.iter().try_fold(false, |any, key| {
-            Ok::<_, ConfigError>(any || self.whole(key)?.unwrap_or(0) > 0)
-        });
-        if has("blk.#.ffn_gate_shexp.weight") && !shared? {
-            return Err(unsupported("a shared expert whose width is not given"));
-        }
-        let flags = [
-            ("attention_bias", qkv),
-            ("qkv_bias", qkv),
-            ("mlp_bias", mlp),
-            ("tie_word_embeddings", !has("output.weight")),
-            ("use_qk_norm", has("blk.#.attn_q_norm.weight")),
-        ];
-        entries.extend(flags.map(|(entry, flag)| (entry.to_owned(), Value::Bool(flag))));
-        Ok(())
-    }
-
-    /// True if a forward pass of the family uses the tensors with this name, in which `#` stands
-    /// for numbers.
-    fn has_use(&self, family: &Family, name: &str) -> bool {
-        if name == ROPE_FREQS {
-            return self.given.contains_key(ROPE_FREQS);
-        }
-        // Layers of multi-token prediction are left out.
-        let ahead = self.architecture.ranked || self.architecture.delta;
-        if ahead && name.starts_with("blk.#.nextn.") {
-            return true;
-        }
-        // The numbers do not matter.
-        match find(family, &name.replace('#', "0"), 1, 1) {
-            Some(GgufPlace::Piece(id, role)) => {
-                let norm = matches!(role, Role::QueryNorm | Role::KeyNorm);
-                (!norm || self.architecture.qk_norm)
-                    && (id.layer().is_none()
-                        || family.has_outside(role)
-                        || family.rule(id.kind(), role).is_some())
-            }
-            Some(GgufPlace::Stacked(_, role)) => family.rule(PieceKind::Expert(0), role).is_some(),
-            None => false,
-        }
+        self.architecture.own.iter().copied().flatten().any(|(own, _)| *own == key)
     }
 }
 

@@ -8,7 +8,7 @@ use sws_kernels::Encoding;
 use crate::families::{self, Names};
 use crate::order::TensorSpec;
 use crate::role::Role;
-use crate::spec::{Ffn, GateUp, Mixer, ModelSpec};
+use crate::spec::{AttentionGate, Ffn, GateUp, Mixer, ModelSpec};
 
 /// The tensors of every piece that the forward pass requests, by role.
 #[derive(Debug)]
@@ -164,7 +164,8 @@ impl ModelSpec {
         }
         for (layer, spec) in (0..).zip(&mut self.layers) {
             if let Some(ngrams) = &mut spec.ngrams {
-                ngrams.parts = parts_of(manifest, layer, &ngrams.parts);
+                let more = ngrams.numbers.is_some();
+                ngrams.parts = parts_of(manifest, layer, &ngrams.parts, more);
             }
             let id = PieceId::expert(layer, 0);
             if let Ffn::Moe(moe) = &mut spec.ffn
@@ -177,6 +178,16 @@ impl ModelSpec {
                 moe.expert.gate_up = GateUp::Separate;
             }
             let id = PieceId::new(layer, PieceKind::Attention);
+            // GGUF files have no key for the kind of Laguna's gates.
+            if self.model_type == "laguna"
+                && let Mixer::Attention(attention) = &mut spec.mixer
+                && let Some(AttentionGate::Own { per_head, .. }) = &mut attention.gate
+                && let Some(piece) = manifest.piece(id)
+                && let name = names.name_of(id, Role::OutputGate)
+                && let Some(tensor) = piece.tensors.iter().find(|tensor| tensor.name == name)
+            {
+                *per_head = tensor.shape.first() == Some(&(attention.heads as u64));
+            }
             if self.wrapper.as_deref() == Some("kimi_k3")
                 && let Mixer::Delta(delta) = &mut spec.mixer
                 && let Some(piece) = manifest.piece(id)
@@ -192,8 +203,8 @@ impl ModelSpec {
 }
 
 /// The numbers of rows in the parts of a table, as stored in the weights, if their sum is that of
-/// the configuration.
-fn parts_of(manifest: &Manifest, layer: u32, expected: &[usize]) -> Vec<usize> {
+/// the configuration, or, with `more`, above it.
+fn parts_of(manifest: &Manifest, layer: u32, expected: &[usize], more: bool) -> Vec<usize> {
     let rows = |part| {
         let piece = manifest.piece(PieceId::new(layer, PieceKind::Table(part)))?;
         let table = piece.tensors.iter().find(|tensor| tensor.shape.len() == 2)?;
@@ -201,7 +212,8 @@ fn parts_of(manifest: &Manifest, layer: u32, expected: &[usize]) -> Vec<usize> {
     };
     let found: Vec<usize> = (0..expected.len() as u32).map_while(rows).collect();
     let sum = |all: &[usize]| all.iter().try_fold(0usize, |sum, rows| sum.checked_add(*rows));
-    let same = found.len() == expected.len() && sum(&found) == sum(expected);
+    let same = sum(&found) == sum(expected) || (more && sum(&found) > sum(expected));
+    let same = same && found.len() == expected.len();
     if same { found } else { expected.to_vec() }
 }
 
@@ -262,12 +274,15 @@ fn check(piece: &Piece, index: usize, wanted: &TensorSpec) -> Result<HeldTensor,
     let tensor = &piece.tensors[index];
     let expected = wanted.shape();
     // Some formats write a matrix of one row as a vector, and convolutions have a dimension for the
-    // one channel of each. GGUF files have one for the heads of latent attention, and files of
-    // Inkling one for shared experts.
+    // one channel of each. GGUF files have one for the heads of latent attention, and one for the
+    // groups of a norm, and files of Inkling one for shared experts.
     let heads = matches!(wanted.role, Role::KeyUp | Role::ValueUp)
         || piece.id.kind() == PieceKind::SharedExpert;
     let fits = match *tensor.shape {
         [heads_of, rows, cols] if heads => expected == [heads_of.saturating_mul(rows), cols],
+        [groups, each] if wanted.role == Role::MixedNorm => {
+            expected == [groups.saturating_mul(each)]
+        }
         _ => without_ones(&tensor.shape).eq(without_ones(&expected)),
     };
     if !fits {
@@ -282,6 +297,17 @@ fn check(piece: &Piece, index: usize, wanted: &TensorSpec) -> Result<HeldTensor,
             let encoding = Encoding::F32;
             let cols = 2 * wanted.cols;
             Ok(HeldTensor { role: wanted.role, index, encoding, rows: wanted.rows, cols })
+        }
+        // Files of llama.cpp have the experts of tokens as 32-bit integers.
+        None if wanted.role == Role::ExpertTable && tensor.dtype == Dtype::I32 => {
+            let encoding = Encoding::F32;
+            Ok(HeldTensor {
+                role: wanted.role,
+                index,
+                encoding,
+                rows: wanted.rows,
+                cols: wanted.cols,
+            })
         }
         _ if wanted.role.is_whole() => Err(WeightsError::Dtype {
             name: tensor.name.clone(),

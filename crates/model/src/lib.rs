@@ -58,7 +58,7 @@ mod wrappers;
 pub use config::{ConfigError, InvalidConfig};
 pub use describe::Description;
 pub use executor::{ExpertBatch, ExpertExecutor};
-pub use families::supported;
+pub use families::{LACKING, Lacking, supported};
 pub use forward::{Chunk, ForwardError, ForwardPass, LogitRows, PassSize, RouterProbe};
 pub use handle::{CausalLm, check_tokens};
 pub use inventory::{HeldTensor, Inventory, WeightsError};
@@ -81,9 +81,9 @@ pub use spec::{
     AttentionExtras, AttentionGate, AttentionSpec, BlocksSpec, CompressedSpec, ConvSpec,
     DeltaInputs, DeltaSpec, DistanceSpec, ExpertGroups, Ffn, GateUp, GroupMeasure, HeadSpec,
     IndexerSpec, KeyValues, LatentGates, LatentSpec, LayerInputs, LayerSpec, Mixer, MlpSpec,
-    ModelSpec, MoeSpec, NgramSpec, Norm, PoolIndexer, PoolSpec, QkNorm, RankedRouter, Renormalise,
-    Residual, Router, RouterScores, SharedSpec, SparseSpec, StateSpaceSpec, StreamReads,
-    Temperature,
+    ModelSpec, MoeSpec, NgramNumbers, NgramSpec, Norm, PoolIndexer, PoolSpec, QkNorm, RankedRouter,
+    Renormalise, Residual, Router, RouterScores, SharedSpec, SparseSpec, StateSpaceSpec,
+    StreamReads, Temperature,
 };
 pub use state::{ForwardState, SavedState};
 pub use unused::{LeftOut, Unused, UnusedPart};

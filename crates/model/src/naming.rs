@@ -30,6 +30,7 @@ fn family_naming(config: &FamilyConfig) -> Result<FamilyNaming, ConfigError> {
         with_keys: families::layers_with_keys(config)?,
         experts,
         parts: families::parts_of_tables(config)?,
+        with_table: families::layer_with_table(config),
         gguf: config.is_gguf(),
         packed: families::packed(config)?,
         blocks: families::has_blocks(config)?,
@@ -45,6 +46,8 @@ struct FamilyNaming {
     with_keys: u32,
     /// Number of parts of an n-gram table.
     parts: u32,
+    /// The layer with the table of a GGUF file.
+    with_table: u32,
     /// True if tensors have the names of GGUF files.
     gguf: bool,
     packed: Option<Packed>,
@@ -90,8 +93,16 @@ impl Naming for FamilyNaming {
 
 impl FamilyNaming {
     fn in_gguf(&self, name: &str) -> Option<GgufPlace> {
-        let family = self.names.family;
-        if self.gguf { gguf::find(family, name, self.layers, self.experts) } else { None }
+        if !self.gguf {
+            return None;
+        }
+        match gguf::find(self.names.family, name, self.layers, self.experts)? {
+            GgufPlace::Piece(_, Role::Table) => {
+                let id = PieceId::table(self.with_table, 0);
+                Some(GgufPlace::Piece(id, Role::Table))
+            }
+            place => Some(place),
+        }
     }
 
     fn place_of_gguf(&self, found: GgufPlace, shape: &[u64]) -> Option<Placement> {

@@ -145,9 +145,11 @@ impl ModelSpec {
         }
         if let Some(ngrams) = &self.layers[layer].ngrams {
             parts.extend(ngrams.parts.iter().map(|rows| (*rows, ngrams.dim)));
-            first.push(TensorSpec::vector(Role::NgramMultipliers, ngrams.size));
-            first.push(TensorSpec::vector(Role::NgramSizes, ngrams.rows()));
-            first.push(TensorSpec::vector(Role::NgramOffsets, ngrams.rows()));
+            if ngrams.numbers.is_none() {
+                first.push(TensorSpec::vector(Role::NgramMultipliers, ngrams.size));
+                first.push(TensorSpec::vector(Role::NgramSizes, ngrams.rows()));
+                first.push(TensorSpec::vector(Role::NgramOffsets, ngrams.rows()));
+            }
         }
         let part = |(part, (rows, cols))| {
             let mut tensors = std::mem::take(&mut first);

@@ -294,7 +294,8 @@ impl Rope {
             );
         }
         let mut inv_freq = scaling.frequencies(theta, dim);
-        if let Some(entry) = config.get(ROPE_DIVISORS) {
+        let divided = entry(ROPE_DIVISORS).or(config.get(ROPE_DIVISORS));
+        if let Some(entry) = divided {
             let divisors: Option<Vec<f64>> = entry.list()?.iter().map(Value::as_f64).collect();
             let divisors = divisors.filter(|all| all.len() == inv_freq.len());
             let divisors = divisors.filter(|all| all.iter().all(|&divisor| divisor > 0.0));
@@ -313,7 +314,7 @@ impl Rope {
         let rope = Rope { theta, dim, scaling, inv_freq, factor, offset, pairs };
         let blamed = match scaling {
             RopeScaling::None => theta_entry,
-            RopeScaling::Divided => config.get(ROPE_DIVISORS),
+            RopeScaling::Divided => divided,
             RopeScaling::Linear { .. } | RopeScaling::Llama3 { .. } | RopeScaling::Yarn { .. } => {
                 entry("factor").or(trained_entry)
             }

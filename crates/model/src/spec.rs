@@ -24,7 +24,7 @@ pub use experts::{
 pub use ffn::{GateUp, MlpSpec, SharedSpec};
 pub use inputs::LayerInputs;
 pub use latent::{IndexerSpec, LatentGates, LatentSpec, SparseSpec};
-pub use ngrams::NgramSpec;
+pub use ngrams::{NgramNumbers, NgramSpec};
 pub(crate) use recurrent::RecurrentSize;
 pub use recurrent::{ConvSpec, DeltaInputs, DeltaSpec, StateSpaceSpec};
 

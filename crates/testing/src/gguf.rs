@@ -7,6 +7,7 @@ mod gpt_oss;
 mod keys;
 mod latent;
 mod names;
+mod read;
 mod stacks;
 
 use std::path::Path;

@@ -38,6 +38,9 @@ const ATTENTION: &[TensorRule] = &[
     matrix(PieceKind::Attention, Role::KvDown, "attention.kv_a_proj_with_mqa.weight"),
     small(PieceKind::Attention, Role::KvDownNorm, "attention.kv_a_layernorm.weight"),
     matrix(PieceKind::Attention, Role::KvUp, "attention.kv_b_proj.weight"),
+    // Names in GGUF files, as the ends of names in transformers.
+    matrix(PieceKind::Attention, Role::KeyUp, "attention.k_b_proj.weight"),
+    matrix(PieceKind::Attention, Role::ValueUp, "attention.v_b_proj.weight"),
     matrix(PieceKind::Attention, Role::Key, "attention.k_proj.weight"),
     matrix(PieceKind::Attention, Role::Value, "attention.v_proj.weight"),
     matrix(PieceKind::Attention, Role::OutputGate, "attention.g_proj.weight"),
@@ -188,6 +191,7 @@ fn delta(config: &FamilyConfig, decoder: &DecoderParts<'_>) -> Result<DeltaSpec,
         gate: Activation::Sigmoid,
         bound,
         rates: heads,
+        powers: config.is_gguf(),
     };
     if (spec.channels() as u64 > MAX_WIDTH || spec.recurrence().state_len() > MAX_STATE)
         && let Some(entry) = config.any(&["linear_head_dim", "head_dim", "num_attention_heads"])

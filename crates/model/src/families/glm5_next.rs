@@ -11,7 +11,7 @@ use super::deepseek_v4::{of_layers, streams};
 use super::kimi_linear::{DEFAULTS, DELTA, delta, linear};
 use super::ranked::{RANKED, RankedKeys, RankedLayers, only, sigmoid};
 use super::{ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, glm, small, sparse};
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT, SPLIT_LATENTS};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{DeltaSpec, Ffn, LatentGates, LatentSpec, Mixer, ModelSpec, StreamReads};
@@ -116,7 +116,7 @@ fn latent(config: &FamilyConfig, heads: usize, eps: f32) -> Result<LatentSpec, C
         gates: LatentGates::None,
         sinks: false,
         temperature: None,
-        split: false,
+        split: config.flag(SPLIT_LATENTS, false)?,
         sparse: None,
     };
     let widest = spec.query_width().max(spec.heads * spec.head_rows());

@@ -48,6 +48,9 @@ const STATE_SPACE: &[TensorRule] = &[
 const SHARED: &[TensorRule] = &[
     matrix(PieceKind::Mlp, Role::GateUp, "shared_mlp.input_linear.weight"),
     matrix(PieceKind::Mlp, Role::Down, "shared_mlp.output_linear.weight"),
+    // Names in GGUF files, which store gates and ups separately.
+    matrix(PieceKind::Mlp, Role::Gate, "shared_mlp.gate_proj.weight"),
+    matrix(PieceKind::Mlp, Role::Up, "shared_mlp.up_proj.weight"),
 ];
 
 const MOE: &[TensorRule] = &[
@@ -100,7 +103,10 @@ fn hybrid(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     }
     let space = kinds.contains(&BranchKind::StateSpace).then(|| state_space(config, &common));
     let space = space.transpose()?;
-    let mlp = halves(shared_width(config, "shared_intermediate_size", 1024)?);
+    let mut mlp = halves(shared_width(config, "shared_intermediate_size", 1024)?);
+    if config.is_gguf() {
+        mlp.gate_up = GateUp::Separate;
+    }
     let ffn = match config.experts()? {
         Some(0) => Ffn::Dense(mlp),
         _ => {

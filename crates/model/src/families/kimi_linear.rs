@@ -9,7 +9,7 @@ use super::common::{
 };
 use super::ranked::{RANKED, RankedKeys, RankedLayers, only, sigmoid};
 use super::{TensorRule, matrix, small};
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT, SPLIT_LATENTS};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{DeltaInputs, DeltaSpec, LatentGates, LatentSpec, Mixer, ModelSpec};
@@ -172,7 +172,7 @@ pub(super) fn latent(
         gates: LatentGates::None,
         sinks: false,
         temperature: None,
-        split: false,
+        split: config.flag(SPLIT_LATENTS, false)?,
         sparse: None,
     };
     let widest = spec.query_width().max(spec.heads * spec.head_rows());
@@ -215,6 +215,7 @@ pub(super) fn delta(
         gate: Activation::Sigmoid,
         bound: None,
         rates: heads,
+        powers: config.is_gguf(),
     };
     if (spec.channels() as u64 > MAX_WIDTH || spec.recurrence().state_len() > MAX_STATE)
         && let Some(entry) = linear(config, "num_heads", "linear_num_heads")?.or(linear(

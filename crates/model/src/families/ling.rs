@@ -24,6 +24,10 @@ pub(super) const FAMILY: Family = Family {
 const ATTENTION: &[TensorRule] = &[
     matrix(PieceKind::Attention, Role::Mixed, "attention.query_key_value.weight"),
     small(PieceKind::Attention, Role::MixedBias, "attention.query_key_value.bias"),
+    // Names in GGUF files, as the ends of names in transformers.
+    matrix(PieceKind::Attention, Role::Query, "attention.q_proj.weight"),
+    matrix(PieceKind::Attention, Role::Key, "attention.k_proj.weight"),
+    matrix(PieceKind::Attention, Role::Value, "attention.v_proj.weight"),
     small(PieceKind::Attention, Role::QueryNorm, "attention.query_layernorm.weight"),
     small(PieceKind::Attention, Role::KeyNorm, "attention.key_layernorm.weight"),
     matrix(PieceKind::Attention, Role::Output, "attention.dense.weight"),
@@ -36,16 +40,16 @@ const KEYS: RankedKeys =
 fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let is_first = config.model_type() == "bailing_moe";
     // Logits of a normed head; experts for each kind of input; matrices that other files have.
-    let off = [
-        "norm_head",
-        "norm_softmax",
-        "multi_gate",
-        "using_split_qkv_in_self_attention",
-        "use_sliding_window",
-    ];
+    let off = ["norm_head", "norm_softmax", "multi_gate", "use_sliding_window"];
     for key in off {
         switched_off(config, key)?;
     }
+    // Files of llama.cpp have matrices of their own for queries, keys and values of Ling 1.
+    let apart = "using_split_qkv_in_self_attention";
+    if !config.is_gguf() {
+        switched_off(config, apart)?;
+    }
+    let fused = !config.flag(apart, false)?;
     for key in ["use_rmsnorm", "moe_router_enable_expert_bias"] {
         switched_on(config, key)?;
     }
@@ -70,7 +74,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         qkv_bias: config.flag("use_qkv_bias", false)?,
         output_bias: config.flag("use_bias", false)?,
         qk_norm,
-        extras: AttentionExtras { fused: true, ..common.attention.extras },
+        extras: AttentionExtras { fused, ..common.attention.extras },
         ..common.attention.clone()
     };
     only(config, "score_function", if is_first { "softmax" } else { "sigmoid" })?;

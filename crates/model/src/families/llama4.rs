@@ -7,7 +7,7 @@ use sws_kernels::functional::RopePairs;
 use super::common::{Common, FamilyDefaults, MAX_WIDTH, chosen, dense, full_layers, width};
 use super::per_layer::flags_of_layers;
 use super::ranked::RankedLayers;
-use super::{ATTENTION, ENDS, Family, NORMS, TensorRule, matrix, small, stacked};
+use super::{ATTENTION, ENDS, Family, NORMS, TensorRule, expert, matrix, small, stacked};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::spec::{
@@ -33,6 +33,9 @@ const FEED_FORWARD: &[TensorRule] = &[
     matrix(PieceKind::SharedExpert, Role::Down, "feed_forward.shared_expert.down_proj.weight"),
     stacked(Role::GateUp, "feed_forward.experts.gate_up_proj").transposed(),
     stacked(Role::Down, "feed_forward.experts.down_proj").transposed(),
+    // Names in GGUF files, which store gates and ups separately.
+    expert(Role::Gate, "feed_forward.experts.#.gate_proj.weight"),
+    expert(Role::Up, "feed_forward.experts.#.up_proj.weight"),
 ];
 
 const DEFAULTS: FamilyDefaults = FamilyDefaults {

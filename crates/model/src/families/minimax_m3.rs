@@ -40,7 +40,8 @@ const HEAD_DIM: usize = 128;
 /// Maximum number of selected blocks, and of positions in a block.
 const MAX_BLOCKS: u64 = 1 << 12;
 
-/// All norms add one to their weights. Whole heads are rotated, unless a share is given.
+/// All norms add one to their weights, as is already done in GGUF files. Whole heads are rotated,
+/// unless a share is given.
 fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     for key in ["use_gemma_norm", "use_qk_norm", "use_routing_bias"] {
         switched_on(config, key)?;
@@ -69,7 +70,9 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         context: 524_288,
     };
     let mut common = Common::read(config, &defaults)?;
-    common.decoder.norm = common.decoder.norm.one_plus();
+    if !config.is_gguf() {
+        common.decoder.norm = common.decoder.norm.one_plus();
+    }
     let attention = AttentionSpec { qk_norm: QkNorm::PerHead, ..common.attention.clone() };
     let rotated = 2 * common.ropes[0].inv_freq.len();
     let (selects, blocks) = blocks(config, common.layers, attention.heads, rotated)?;
@@ -133,6 +136,7 @@ fn blocks(
             None => 1,
         },
         pooled: false,
+        mixed: false,
     };
     let entry =
         |nested, key| given(nested).or(config.get(key)).ok_or(ConfigError::MissingKey(nested));

@@ -10,6 +10,7 @@ mod deepseek_v4;
 mod dense;
 mod ernie;
 mod exaone;
+mod flint;
 mod gemma;
 mod gemma4;
 mod glm;
@@ -47,6 +48,7 @@ mod single_layers;
 mod sparse;
 mod state_space;
 mod step;
+mod unsupported;
 
 use sws_format::{Manifest, PieceId, PieceKind};
 
@@ -55,10 +57,13 @@ use crate::role::Role;
 use crate::spec::ModelSpec;
 use crate::wrappers::{WITHIN, WRAPPERS, Wrapper};
 
+pub(crate) use unsupported::lacking;
+pub use unsupported::{LACKING, Lacking};
+
 pub(crate) use gemma4::layers_with_keys;
 pub(crate) use packed::packed;
 pub(crate) use quantised::{check as check_quantised, has_blocks};
-pub(crate) use qwen4::parts_of_tables;
+pub(crate) use qwen4::{layer_with_table, parts_of_tables};
 
 /// Model types that share the same tensor names.
 pub(crate) struct Family {
@@ -134,7 +139,7 @@ pub(crate) enum RuleTarget {
     },
 }
 
-const ALL: [&Family; 39] = [
+const ALL: [&Family; 40] = [
     &dense::FAMILY,
     &afmoe::FAMILY,
     &bailing::FAMILY,
@@ -149,6 +154,7 @@ const ALL: [&Family; 39] = [
     &granite::HYBRID,
     &ernie::FAMILY,
     &exaone::FAMILY,
+    &flint::FAMILY,
     &gpt_oss::FAMILY,
     &hunyuan::V1,
     &hunyuan::V3,

@@ -1,19 +1,19 @@
 //! Qwen4-Exp: several residual streams with gates for their elements, n-gram tables in some layers,
 //! delta nets in most layers, and attention to selected blocks in the others.
 
-use sws_format::PieceKind;
+use sws_format::{PieceKind, Value};
 use sws_kernels::functional::{Activation, MAX_STREAMS, MAX_TAPS, StreamWriting, Streams};
 
 use super::common::{Common, FamilyDefaults, MAX_STATE, MAX_WIDTH, moe};
 use super::qwen_moe::{MOE, SHARED};
 use super::qwen_next::{self, DELTA, SEPARATE, STACKED};
 use super::{ATTENTION, ENDS, EXPERTS, Ends, Family, RuleTarget, TensorRule, matrix, small};
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT, NGRAM_NUMBERS};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{
-    AttentionExtras, AttentionGate, AttentionSpec, BlocksSpec, DeltaInputs, DeltaSpec, Ffn, GateUp,
-    Mixer, ModelSpec, NgramSpec, QkNorm, StreamReads,
+    AttentionExtras, AttentionGate, AttentionSpec, BlocksSpec, DeltaSpec, Ffn, GateUp, Mixer,
+    ModelSpec, NgramNumbers, NgramSpec, QkNorm, StreamReads,
 };
 
 pub(super) const FAMILY: Family = Family {
@@ -75,6 +75,9 @@ const fn of_ffn(role: Role, name: &'static str) -> TensorRule {
 
 const INDEXER: &[TensorRule] = &[
     matrix(PieceKind::Attention, Role::IndexMixed, "self_attn.indexer.index_qk_proj.weight"),
+    // Names in GGUF files, as the ends of names in transformers.
+    matrix(PieceKind::Attention, Role::IndexQuery, "self_attn.indexer.index_q_proj.weight"),
+    matrix(PieceKind::Attention, Role::IndexKey, "self_attn.indexer.index_k_proj.weight"),
     small(PieceKind::Attention, Role::BlockQueryNorm, "self_attn.indexer.q_layernorm.weight"),
     small(PieceKind::Attention, Role::BlockKeyNorm, "self_attn.indexer.k_layernorm.weight"),
 ];
@@ -138,7 +141,7 @@ fn full(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> 
             let reason = format!("of {} entries for {layers} layers", types.len());
             return Err(entry.invalid(reason));
         }
-        let of = |kind: &sws_format::Value| match kind.as_str() {
+        let of = |kind: &Value| match kind.as_str() {
             Some("full_attention" | "indexed_attention") => Ok(true),
             Some("linear_attention") => Ok(false),
             _ => Err(config.unsupported(entry, KINDS)),
@@ -185,7 +188,10 @@ fn blocks(config: &FamilyConfig, rotated: usize) -> Result<BlocksSpec, ConfigErr
     if !positions.is_multiple_of(size) {
         return Err(budget.invalid(format!("which is not a multiple of the {size} of a block")));
     }
-    let spec = BlocksSpec { heads, dim, size, most: positions / size, last: 0, pooled: true };
+    let most = positions / size;
+    // Files of llama.cpp have a matrix for queries, and one for keys.
+    let mixed = !config.is_gguf();
+    let spec = BlocksSpec { heads, dim, size, most, last: 0, pooled: true, mixed };
     if dim < rotated || spec.width() as u64 > MAX_WIDTH {
         let reason = match dim < rotated {
             true => format!("which is less than the {rotated} elements that are rotated"),
@@ -205,7 +211,7 @@ fn delta(config: &FamilyConfig, eps: f32) -> Result<DeltaSpec, ConfigError> {
             _ => return Err(config.unsupported(entry, "silu and sigmoid")),
         },
     };
-    Ok(DeltaSpec { gate, ..qwen_next::delta(config, eps, DeltaInputs::Separate)? })
+    Ok(DeltaSpec { gate, ..qwen_next::delta(config, eps, qwen_next::separate(config))? })
 }
 
 /// The n-gram table of each layer that has one.
@@ -253,6 +259,23 @@ fn ngrams(
         return Err(config.unsupported(entry, "up to 8"));
     }
     let end = end(config)?;
+    if let Some(entry) = config.get(NGRAM_NUMBERS) {
+        let numbers = numbers_of(entry, (size, rows))?;
+        let ends = numbers.sizes.iter().zip(&numbers.offsets).map(|(size, offset)| size + offset);
+        // The table may have further rows, which no token selects.
+        let parts = vec![ends.max().unwrap_or(0) as usize];
+        let numbers = Some(numbers);
+        let spec = NgramSpec { size, heads, dim: width / rows, taps, end, parts, numbers };
+        if spec.past(streams * hidden) > MAX_STATE {
+            return Err(config
+                .need("hidden_size")?
+                .invalid("which with these n-grams no model has"));
+        }
+        for (table, _) in tables.iter_mut().zip(own).filter(|(_, own)| *own) {
+            *table = Some(spec.clone());
+        }
+        return Ok(tables);
+    }
     let layers_with = own.iter().filter(|own| **own).count();
     if rows.saturating_mul(layers_with) > MAX_PRIMES {
         let entry = config.any(&["heads_per_ngram", "ple_layer_ids"]);
@@ -273,7 +296,7 @@ fn ngrams(
         let each = all.div_ceil(parts);
         let of = |part: u64| all.saturating_sub(part * each).min(each) as usize;
         let parts = (0..parts).map(of).take_while(|rows| *rows > 0).collect();
-        let spec = NgramSpec { size, heads, dim: width / rows, taps, end, parts };
+        let spec = NgramSpec { size, heads, dim: width / rows, taps, end, parts, numbers: None };
         if spec.past(streams * hidden) > MAX_STATE {
             return Err(config
                 .need("hidden_size")?
@@ -282,6 +305,34 @@ fn ngrams(
         *table = Some(spec);
     }
     Ok(tables)
+}
+
+/// The numbers of n-grams in a GGUF file. All sizes and offsets are those of rows.
+fn numbers_of(
+    entry: ConfigEntry<'_>,
+    (size, rows): (usize, usize),
+) -> Result<NgramNumbers, ConfigError> {
+    let map = entry.object()?;
+    let list = |key: &'static str, count: usize, most: u64| {
+        let value = map.get(key).ok_or(ConfigError::MissingKey(key))?;
+        let entry = ConfigEntry { key, value };
+        let given = entry.list()?;
+        if given.len() < count {
+            let reason = format!("of {} entries, where {count} are needed", given.len());
+            return Err(entry.invalid(reason));
+        }
+        let fits = |value: &Value| value.as_u64().filter(|number| *number <= most);
+        let all: Option<Vec<i64>> =
+            given[..count].iter().map(|value| Some(fits(value)? as i64)).collect();
+        all.ok_or_else(|| entry.invalid(format!("which must list numbers up to {most}")))
+    };
+    let sizes = list("sizes", rows, MAX_ROWS)?;
+    if sizes.contains(&0) {
+        let entry = ConfigEntry { key: "sizes", value: &map["sizes"] };
+        return Err(entry.invalid("where a head without rows is listed"));
+    }
+    let multipliers = list("multipliers", size, i64::MAX as u64)?;
+    Ok(NgramNumbers { multipliers, sizes, offsets: list("offsets", rows, MAX_ROWS)? })
 }
 
 /// The token that ends a text; the first one if there are several.
@@ -304,6 +355,14 @@ fn parts(config: &FamilyConfig) -> Result<u32, ConfigError> {
 /// Number of parts of n-gram tables in a checkpoint; 0 for families without such tables.
 pub(crate) fn parts_of_tables(config: &FamilyConfig) -> Result<u32, ConfigError> {
     if FAMILY.model_types.contains(&config.model_type()) { parts(config) } else { Ok(0) }
+}
+
+/// The layer with the one table of a GGUF file.
+pub(crate) fn layer_with_table(config: &FamilyConfig) -> u32 {
+    let own = FAMILY.model_types.contains(&config.model_type());
+    let layers = config.get("ple_layer_ids").filter(|_| own).and_then(|it| it.value.as_list());
+    let first = layers.and_then(|all| all.first()?.as_u64()?.checked_sub(1));
+    first.and_then(|layer| u32::try_from(layer).ok()).unwrap_or(0)
 }
 
 fn next_prime(after: u64) -> u64 {

@@ -11,7 +11,9 @@ use super::common::{
 use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, matrix, small};
 use crate::config::{ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
-use crate::spec::{AttentionExtras, AttentionSpec, Mixer, MlpSpec, ModelSpec, QkNorm, SharedSpec};
+use crate::spec::{
+    AttentionExtras, AttentionSpec, Ffn, Mixer, MlpSpec, ModelSpec, QkNorm, SharedSpec,
+};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["qwen2_moe", "qwen3_moe", "olmoe"],
@@ -52,7 +54,7 @@ fn qwen2(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let attention = AttentionSpec { qkv_bias, ..common.attention.clone() };
     let width = shared_width(config, "shared_expert_intermediate_size", 5632)?;
     let shared = SharedSpec { gated: true, ..SharedSpec::added(MlpSpec::silu(width)) };
-    let layers = MoeLayers::read(config, Some(shared))?;
+    let layers = MoeLayers::read(config, &[], Some(shared))?;
     let renormalise = config.flag("norm_topk_prob", false)?;
     layers.model(config, common, renormalise, |l| AttentionSpec {
         window: windows[l],
@@ -75,7 +77,7 @@ fn qwen3(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         window,
         ..common.attention.clone()
     };
-    let layers = MoeLayers::read(config, None)?;
+    let layers = MoeLayers::read(config, &[], None)?;
     let renormalise = config.flag("norm_topk_prob", false)?;
     layers.model(config, common, renormalise, |_| attention.clone())
 }
@@ -118,13 +120,15 @@ pub(super) struct MoeLayers {
 }
 
 impl MoeLayers {
+    /// Reads the entries; `dense` are the layers that are dense if none are listed.
     pub(super) fn read(
         config: &FamilyConfig,
+        dense: &[usize],
         shared: Option<SharedSpec>,
     ) -> Result<Self, ConfigError> {
         let step = config.get("decoder_sparse_step").map_or(Ok(1), |e| e.size(MAX_COUNT))?;
         let dense = match config.get("mlp_only_layers") {
-            None => HashSet::new(),
+            None => dense.iter().copied().collect(),
             Some(entry) => {
                 let layer = |value: &Value| value.as_u64().map(|layer| layer as usize);
                 let layers: Option<HashSet<usize>> = entry.list()?.iter().map(layer).collect();
@@ -141,13 +145,24 @@ impl MoeLayers {
         renormalise: bool,
         mixer: impl Fn(usize) -> M,
     ) -> Result<ModelSpec, ConfigError> {
+        let shared = self.shared;
+        let experts = || moe(config, "moe_intermediate_size", renormalise, shared);
+        self.with(config, common, experts, mixer)
+    }
+
+    /// The specification of the model with experts of another kind.
+    pub(super) fn with<M: Into<Mixer>>(
+        self,
+        config: &FamilyConfig,
+        common: Common<'_>,
+        experts: impl FnOnce() -> Result<Ffn, ConfigError>,
+        mixer: impl Fn(usize) -> M,
+    ) -> Result<ModelSpec, ConfigError> {
         let routes = |l: &usize| !self.dense.contains(l) && (l + 1).is_multiple_of(self.step);
         let any = |routed: bool| (0..common.layers).any(|l| routes(&l) == routed);
         // Entries for a kind of layer that the model does not have may be absent.
         let mlp = any(false).then(|| dense(config, "intermediate_size", false)).transpose()?;
-        let experts = any(true)
-            .then(|| moe(config, "moe_intermediate_size", renormalise, self.shared))
-            .transpose()?;
+        let experts = any(true).then(experts).transpose()?;
         common.model(|l| {
             let ffn = if routes(&l) { experts } else { mlp };
             (mixer(l), ffn.expect("every layer is of one kind or the other"))

@@ -85,7 +85,7 @@ fn next(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let common = read(config, &DEFAULTS)?;
     let inputs = if config.is_gguf() { DeltaInputs::Pairs } else { DeltaInputs::ByKeyHead };
     let mixer = mixers(config, &common, inputs)?;
-    let layers = MoeLayers::read(config, Some(shared(config)?))?;
+    let layers = MoeLayers::read(config, &[], Some(shared(config)?))?;
     let renormalise = config.flag("norm_topk_prob", true)?;
     layers.model(config, common, renormalise, mixer)
 }
@@ -111,7 +111,7 @@ fn without_experts(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
 }
 
 /// The inputs of delta nets in Qwen3.5.
-fn separate(config: &FamilyConfig) -> DeltaInputs {
+pub(super) fn separate(config: &FamilyConfig) -> DeltaInputs {
     if config.is_gguf() { DeltaInputs::Tiled } else { DeltaInputs::Separate }
 }
 
@@ -187,6 +187,7 @@ pub(super) fn delta(
         gate: Activation::Silu,
         bound: None,
         rates: heads,
+        powers: config.is_gguf(),
     };
     if !heads.is_multiple_of(key_heads) {
         let reason = format!("which {heads} heads of values cannot share");

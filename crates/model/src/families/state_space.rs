@@ -53,7 +53,9 @@ impl StateSpaceKeys {
         }
         let conv_bias = config.flag(self.conv_bias, true)?;
         let bias = config.flag(self.bias, false)?;
-        let spec = StateSpaceSpec { heads, groups, key_dim, head_dim, taps, conv_bias, bias, eps };
+        let powers = config.is_gguf();
+        let spec =
+            StateSpaceSpec { heads, groups, key_dim, head_dim, taps, conv_bias, bias, eps, powers };
         if (spec.rows() as u64 > MAX_WIDTH || spec.recurrence().state_len() > MAX_STATE)
             && let Some(entry) = config.any(&[self.heads.0, self.key_dim.0, "hidden_size"])
         {

@@ -40,7 +40,8 @@ const OWN: &[TensorRule] = &[
 
 const THETA: f64 = 10_000.0;
 
-/// All norms add one to their weights. Lists may include layers for multi-token prediction.
+/// All norms add one to their weights, as is already done in GGUF files. Lists may include layers for
+/// multi-token prediction.
 fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     for key in
         ["use_head_wise_attn_gate", "use_moe_router_bias", "norm_expert_weight", "use_qk_norm"]
@@ -59,7 +60,9 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     };
     let mut common = Common::unrotated(config, &defaults)?;
     let layers = common.layers;
-    common.decoder.norm = common.decoder.norm.one_plus();
+    if !config.is_gguf() {
+        common.decoder.norm = common.decoder.norm.one_plus();
+    }
     let windows = windows_of(config, layers)?;
     let mut ropes = [None; 2];
     for windowed in [false, true] {

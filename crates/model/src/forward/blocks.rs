@@ -43,7 +43,7 @@ impl BlockWork {
         x: &'a PackedInput,
     ) -> [Option<Product<'a>>; 2] {
         let Some(spec) = spec else { return [None, None] };
-        if spec.pooled {
+        if spec.mixed {
             let rows = spec.width() + spec.dim;
             let mixed = grown(&mut self.mixed, x.tokens() * rows);
             return [Some(Product::new(id, Role::IndexMixed, x, mixed, rows)), None];
@@ -62,11 +62,14 @@ impl BlockWork {
         (weights, id): (&dyn Weights, PieceId),
         tables: &[[Vec<f32>; 2]],
     ) {
-        let Some(BlocksSpec { heads, dim, pooled, .. }) = spec.extras.blocks else { return };
+        let Some(BlocksSpec { heads, dim, pooled, mixed: is_mixed, .. }) = spec.extras.blocks
+        else {
+            return;
+        };
         let &MixerContext { tier, norm: by, ropes, spans, .. } = context;
         let tokens: usize = spans.iter().map(|span| span.tokens).sum();
         let BlockWork { q, k, mixed, norm: of_keys, weights: of_heads, .. } = self;
-        if pooled {
+        if is_mixed {
             let q = grown(q, tokens * heads * dim);
             let k = grown(k, tokens * dim);
             let rows = mixed.chunks_exact((heads + 1) * dim);
@@ -77,6 +80,8 @@ impl BlockWork {
                 q.copy_from_slice(of_queries);
                 k.copy_from_slice(of_key);
             }
+        }
+        if pooled {
             grown(of_heads, heads).fill(1.0);
         }
         for (x, heads, role) in [(q, heads, Role::BlockQueryNorm), (k, 1, Role::BlockKeyNorm)] {
@@ -186,8 +191,11 @@ impl BlockWork {
     pub(super) fn bytes_for(spec: &AttentionSpec, tokens: usize, positions: usize) -> usize {
         let Some(blocks) = spec.extras.blocks else { return 0 };
         let mut own = tokens * (blocks.width() + blocks.dim);
+        if blocks.mixed {
+            own += own;
+        }
         if blocks.pooled {
-            own += own + blocks.heads + 4 * blocks.dim;
+            own += blocks.heads + 4 * blocks.dim;
         }
         let own = own * size_of::<f32>();
         let lists =
@@ -247,7 +255,8 @@ mod tests {
     #[test]
     fn the_best_blocks_and_the_last_are_listed() {
         const INF: f32 = f32::INFINITY;
-        let spec = BlocksSpec { heads: 1, dim: 4, size: 3, most: 2, last: 1, pooled: false };
+        let spec =
+            BlocksSpec { heads: 1, dim: 4, size: 3, most: 2, last: 1, pooled: false, mixed: false };
         #[rustfmt::skip]
         let cases: [(usize, usize, &[f32], &[u32]); 6] = [
             // last, seen, scores, positions

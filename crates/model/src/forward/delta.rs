@@ -4,6 +4,7 @@
 mod project;
 
 use sws_format::Span;
+use sws_kernels::functional::elementary::ln64;
 use sws_kernels::functional::{
     NormWeight, Rates, RecurrenceInputs, ShortConv, decays, gate, l2_norm, rms_norm, sigmoid,
 };
@@ -16,7 +17,7 @@ use super::recurrence;
 use crate::layer_state::SequenceState;
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
-use crate::spec::{DeltaInputs, DeltaSpec};
+use crate::spec::DeltaSpec;
 use crate::workspace::{AttentionWork, DeltaWork, Workspace, grown};
 use project::{Projected, Rooms, project};
 
@@ -51,7 +52,9 @@ pub(super) fn delta(
 
     let filtered = grown(k, tokens * spec.channels());
     convolve(context, spec, weights, sequences, (raw, filtered));
-    let rates = rates(spec, weights.vector(id, Role::DecayRate));
+    // The buffer is free, as the recurrence has not run yet.
+    let logarithms = grown(outputs, spec.heads);
+    let rates = rates(spec, weights.vector(id, Role::DecayRate), logarithms);
     let bias = weights.vector(id, Role::DecayBias);
     by_rows(decay, spec.decays(), |_, rows| decays(tier, rows, rates, bias));
     norm_lengths(tier, spec, tokens, filtered);
@@ -106,13 +109,19 @@ fn convolve(
     }
 }
 
-/// The rates of decay, in the form in which they are stored.
-fn rates<'a>(spec: &DeltaSpec, stored: &'a [f32]) -> Rates<'a> {
+/// The rates of decay, in the form in which they are stored. Within a bound they are logarithms.
+fn rates<'a>(spec: &DeltaSpec, stored: &'a [f32], logarithms: &'a mut [f32]) -> Rates<'a> {
     let rate = &stored[..spec.heads];
-    match (spec.inputs, spec.bound) {
-        (DeltaInputs::Tiled | DeltaInputs::Pairs, _) => Rates::Negative(rate),
-        (_, Some(bound)) => Rates::Bounded(rate, bound),
-        (_, None) => Rates::Logarithms(rate),
+    match (spec.powers, spec.bound) {
+        (true, None) => Rates::Negative(rate),
+        (true, Some(bound)) => {
+            for (to, rate) in logarithms.iter_mut().zip(rate) {
+                *to = ln64(f64::from(rate.abs())) as f32;
+            }
+            Rates::Bounded(logarithms, bound)
+        }
+        (false, Some(bound)) => Rates::Bounded(rate, bound),
+        (false, None) => Rates::Logarithms(rate),
     }
 }
 

@@ -146,7 +146,7 @@ impl ForwardPass {
             experts.factor = weights.vector(id, Role::RouterScale)[0];
         }
         if moe.has_table() {
-            table::look_up((l, moe), weights, tokens, routed)?;
+            table::look_up((&self.spec, l, moe), weights, tokens, routed)?;
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use super::past::filter;
 use crate::layer_state::SequenceState;
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
-use crate::spec::{ModelSpec, NgramSpec};
+use crate::spec::{ModelSpec, NgramNumbers, NgramSpec};
 use crate::workspace::{AttentionWork, DeltaWork, Workspace, grown};
 
 /// A table whose stored numbers select a row that does not exist.
@@ -79,10 +79,13 @@ fn hash(
     numbers: &mut [u64],
 ) -> Result<(), BadNgramTable> {
     let piece = PieceId::table(layer as u32, 0);
-    let whole = |role| whole_numbers(weights.vector(piece, role));
-    let multipliers = whole(Role::NgramMultipliers);
-    let sizes = whole(Role::NgramSizes);
-    let offsets = whole(Role::NgramOffsets);
+    let [multipliers, sizes, offsets] = match &spec.numbers {
+        Some(NgramNumbers { multipliers, sizes, offsets }) => {
+            [multipliers, sizes, offsets].map(|all| WholeNumbers::Given(all))
+        }
+        None => [Role::NgramMultipliers, Role::NgramSizes, Role::NgramOffsets]
+            .map(|role| whole_numbers(weights.vector(piece, role))),
+    };
     let limit = spec.table_rows() as i64;
     for (token, numbers) in
         numbers.chunks_exact_mut(spec.rows()).take(text.tokens.len()).enumerate()
@@ -108,16 +111,24 @@ fn hash(
     Ok(())
 }
 
-/// 64-bit integers. Their halves are stored as the bits of floats, the lower half first.
-struct WholeNumbers<'a>(&'a [[f32; 2]]);
+/// 64-bit integers.
+enum WholeNumbers<'a> {
+    /// Their halves are stored as the bits of floats, the lower half first.
+    Stored(&'a [[f32; 2]]),
+    Given(&'a [i64]),
+}
 
 fn whole_numbers(vector: &[f32]) -> WholeNumbers<'_> {
-    WholeNumbers(vector.as_chunks::<2>().0)
+    WholeNumbers::Stored(vector.as_chunks::<2>().0)
 }
 
 impl WholeNumbers<'_> {
     fn get(&self, at: usize) -> i64 {
-        let [low, high] = self.0[at].map(|half| u64::from(half.to_bits()));
+        let halves = match self {
+            WholeNumbers::Stored(all) => all[at],
+            WholeNumbers::Given(all) => return all[at],
+        };
+        let [low, high] = halves.map(|half| u64::from(half.to_bits()));
         (high << 32 | low) as i64
     }
 }
@@ -149,8 +160,8 @@ pub(super) fn ngrams(
     multiply(tier, weights, &mut products, scratch)?;
     let queries = grown(k, count * all);
     queries.copy_from_slice(hidden);
-    norm_streams(tier, width, weights.vector(id, Role::NgramKeyNorm), by.eps(), keys);
-    norm_streams(tier, width, weights.vector(id, Role::NgramQueryNorm), by.eps(), queries);
+    norm_streams(tier, by, width, weights.vector(id, Role::NgramKeyNorm), keys);
+    norm_streams(tier, by, width, weights.vector(id, Role::NgramQueryNorm), queries);
     let gates = grown(beta, count * (all / width));
     by_rows(gates, 1, |first, gates| {
         let part = first * width..(first + gates.len()) * width;
@@ -168,7 +179,7 @@ pub(super) fn ngrams(
     });
     let normed = queries;
     normed.copy_from_slice(gated);
-    norm_streams(tier, width, weights.vector(id, Role::NgramConvNorm), by.eps(), normed);
+    norm_streams(tier, by, width, weights.vector(id, Role::NgramConvNorm), normed);
     let taps = spec.taps;
     let weight = weights.vector(id, Role::NgramConv);
     let rule = ShortConv { taps, dilation: spec.size, weight, bias: None, silu: true };
@@ -254,7 +265,8 @@ mod tests {
             let multipliers = bits(&[0x7fff_ffff_ffff_ff01, 12_345_678_901, 77]);
             Fixed([multipliers, bits(&[53, 59]), bits(&offsets)])
         };
-        let spec = NgramSpec { size: 3, heads: 1, dim: 1, taps: 2, end: 2, parts: vec![60, 52] };
+        let parts = vec![60, 52];
+        let spec = NgramSpec { size: 3, heads: 1, dim: 1, taps: 2, end: 2, parts, numbers: None };
         let past = [0; 2].map(f32::from_bits);
         let text = NgramText { past: &past, tokens: &[9, 2, 4, 6] };
         let mut numbers = [0; 8];

@@ -64,13 +64,12 @@ pub(super) fn norm<'w>(
     }
 }
 
-/// Norms each stream of some tokens [tokens, streams, width] with factors of its own: one plus the
-/// weights [streams, width].
-pub(super) fn norm_streams(tier: Tier, width: usize, weight: &[f32], eps: f32, x: &mut [f32]) {
+/// Norms each stream of some tokens [tokens, streams, width] with weights of its own [streams,
+/// width].
+pub(super) fn norm_streams(tier: Tier, by: Norm, width: usize, weight: &[f32], x: &mut [f32]) {
     by_rows(x, weight.len(), |_, rows| {
         for (at, stream) in rows.chunks_exact_mut(width).enumerate() {
-            let weight = &weight[at * width % weight.len()..][..width];
-            rms_norm(tier, stream, width, NormWeight::OnePlus(weight), eps);
+            norm(tier, by, stream, width, &weight[at * width % weight.len()..][..width]);
         }
     });
 }

@@ -60,7 +60,8 @@ pub(super) fn state_space(
     let filtered = grown(k, tokens * channels);
     let batch = (spans, &mut *sequences);
     filter(tier, &conv, batch, |of| of.past(l), (raw, &mut *filtered, channels));
-    let rates = Rates::Logarithms(weights.vector(id, Role::DecayRate));
+    let rates = weights.vector(id, Role::DecayRate);
+    let rates = if spec.powers { Rates::Negative(rates) } else { Rates::Logarithms(rates) };
     let bias = weights.vector(id, Role::DecayBias);
     by_rows(decay, heads, |_, rows| decays(tier, rows, rates, bias));
     by_rows(beta, heads, |_, rows| steps(tier, rows, bias));

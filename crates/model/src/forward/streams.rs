@@ -129,7 +129,7 @@ pub(super) fn gated(
     let width = spec.state_width();
     let hidden = spec.hidden;
     let tokens = x.len() / width;
-    norm_streams(tier, hidden, weights.vector(piece, norm), spec.head.norm.eps(), x);
+    norm_streams(tier, spec.head.norm, hidden, weights.vector(piece, norm), x);
     input.pack(tier, x, tokens, width);
     let GateWork { low, gates, packed } = work;
     let low = grown(low, tokens * rank);

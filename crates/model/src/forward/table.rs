@@ -27,9 +27,9 @@ impl ModelSpec {
         experts: &mut Vec<u32>,
     ) {
         let Some(moe) = self.layers[layer].moe().filter(|moe| moe.has_table()) else { return };
-        let table = table(layer, weights);
+        let table = table(self, layer, moe.top_k, weights);
         let all = tokens.iter().filter(|&&token| (token as usize) < self.vocab);
-        let all = all.flat_map(|&token| row(table, moe.top_k, token));
+        let all = all.flat_map(|&token| table.row(token));
         experts.extend(all.flatten().filter(|&expert| (expert as usize) < moe.experts));
         experts.sort_unstable();
         experts.dedup();
@@ -38,16 +38,16 @@ impl ModelSpec {
 
 /// Looks up the experts of tokens, into the choices of `routed`.
 pub(super) fn look_up(
-    (layer, spec): (usize, &MoeSpec),
+    (model, layer, spec): (&ModelSpec, usize, &MoeSpec),
     weights: &dyn Weights,
     tokens: &[u32],
     routed: &mut Routed,
 ) -> Result<(), SourceError> {
     let k = spec.top_k;
-    let table = table(layer, weights);
+    let table = table(model, layer, k, weights);
     routed.choices.resize(tokens.len() * k, 0);
     for (choices, &token) in routed.choices.chunks_exact_mut(k).zip(tokens) {
-        for (place, expert) in row(table, k, token).enumerate() {
+        for (place, expert) in table.row(token).enumerate() {
             let expert = expert.filter(|&expert| (expert as usize) < spec.experts);
             let expert = expert.filter(|expert| !choices[..place].contains(expert));
             choices[place] = expert.ok_or(BadTable { layer, token })?;
@@ -56,14 +56,35 @@ pub(super) fn look_up(
     Ok(())
 }
 
-fn table(layer: usize, weights: &dyn Weights) -> &[f32] {
-    weights.vector(PieceId::new(layer as u32, PieceKind::Router), Role::ExpertTable)
+/// The experts of all tokens, which are stored as integers of 64 or 32 bits.
+struct ExpertTable<'w> {
+    numbers: &'w [f32],
+    /// Floats of a token.
+    width: usize,
+    wide: bool,
 }
 
-/// The experts of a token, stored as 64-bit integers. Their halves are the bits of floats, the
-/// lower half first. `None` for an integer that is negative or far too large.
-fn row(table: &[f32], top_k: usize, token: u32) -> impl Iterator<Item = Option<u32>> + '_ {
-    let row = &table[token as usize * 2 * top_k..][..2 * top_k];
-    let halves = row.as_chunks::<2>().0.iter();
-    halves.map(|[low, high]| (high.to_bits() == 0).then_some(low.to_bits()))
+fn table<'w>(
+    model: &ModelSpec,
+    layer: usize,
+    top_k: usize,
+    weights: &'w dyn Weights,
+) -> ExpertTable<'w> {
+    let id = PieceId::new(layer as u32, PieceKind::Router);
+    let numbers = weights.vector(id, Role::ExpertTable);
+    let wide = numbers.len() >= 2 * model.vocab * top_k;
+    ExpertTable { numbers, width: if wide { 2 * top_k } else { top_k }, wide }
+}
+
+impl ExpertTable<'_> {
+    /// The experts of a token. Halves of 64-bit integers are the bits of floats, the lower half
+    /// first. `None` for an integer that is far too large, or negative.
+    fn row(&self, token: u32) -> impl Iterator<Item = Option<u32>> + '_ {
+        let row = &self.numbers[token as usize * self.width..][..self.width];
+        row.chunks_exact(if self.wide { 2 } else { 1 }).map(|number| match *number {
+            [low, high] => (high.to_bits() == 0).then_some(low.to_bits()),
+            [number] => Some(number.to_bits()),
+            _ => None,
+        })
+    }
 }

@@ -1,7 +1,14 @@
 //! Differences between the architectures of GGUF files.
 
 use super::latent::INDEXERS;
-use super::{delta, gemma4};
+use super::{
+    GgufKeys, GgufMap, deepseek4, delta, elements, gemma4, ling, llama4, minimax, qwen4,
+    state_space, windows,
+};
+use crate::config::ConfigError;
+
+/// Adds the entries that need more than a copy, given the number of layers.
+pub(super) type AddMore = fn(&GgufKeys<'_>, &mut GgufMap, u64) -> Result<(), ConfigError>;
 
 /// The properties of an architecture.
 pub(super) struct Architecture {
@@ -25,23 +32,30 @@ pub(super) struct Architecture {
     pub(super) latent: bool,
     /// True if yarn rounds the bounds of its frequency blend to integers.
     pub(super) rounded_yarn: bool,
-    /// True if some layers have a gated short convolution in place of attention.
-    pub(super) convolutions: bool,
-    /// True if some layers have a gated delta net in place of attention.
-    pub(super) delta: bool,
+    /// True if layers with something else in place of attention have 0 key heads.
+    pub(super) recurrent: bool,
     /// The number of layers of the largest model, if that model has factors of its own.
     pub(super) largest: Option<u64>,
     /// True if attention has no biases.
     pub(super) no_bias: bool,
+    /// True if the width of the shared expert follows from other keys.
+    pub(super) shared: bool,
+    /// Key of the number added to the mean of squares in norms.
+    pub(super) eps: &'static str,
+    /// Further keys without a usable default.
+    pub(super) needed: &'static [&'static str],
+    /// Keys that may have a list with other values for some layers.
+    pub(super) lists: &'static [&'static str],
     /// Keys that only this architecture may have, and the corresponding entries of configurations,
     /// if the value needs no conversion.
-    pub(super) own: &'static [(&'static str, &'static str)],
+    pub(super) own: &'static [&'static [(&'static str, &'static str)]],
+    pub(super) more: Option<AddMore>,
 }
 
-const WINDOW: &[(&str, &str)] = &[("attention.sliding_window", "sliding_window")];
-const PARTIAL: &[(&str, &str)] = &[("rope.dimension_count", "")];
+pub(super) const WINDOW: &[(&str, &str)] = &[("attention.sliding_window", "sliding_window")];
+pub(super) const PARTIAL: &[(&str, &str)] = &[("rope.dimension_count", "")];
 
-const LLAMA: Architecture = Architecture {
+pub(super) const LLAMA: Architecture = Architecture {
     name: "llama",
     model_types: [Some("llama"), Some("mixtral")],
     paired: true,
@@ -51,12 +65,16 @@ const LLAMA: Architecture = Architecture {
     gating: 1.0,
     ranked: false,
     latent: false,
-    convolutions: false,
-    delta: false,
+    recurrent: false,
     largest: None,
     no_bias: false,
+    shared: false,
     rounded_yarn: true,
-    own: WINDOW,
+    eps: "attention.layer_norm_rms_epsilon",
+    needed: &[],
+    lists: &[],
+    own: &[WINDOW],
+    more: None,
 };
 
 const QWEN2: Architecture = Architecture {
@@ -69,7 +87,7 @@ const QWEN2: Architecture = Architecture {
     ..LLAMA
 };
 
-const QWEN3: Architecture = Architecture {
+pub(super) const QWEN3: Architecture = Architecture {
     name: "qwen3",
     model_types: [Some("qwen3"), None],
     qk_norm: true,
@@ -95,11 +113,11 @@ const GEMMA2: Architecture = Architecture {
     model_types: [Some("gemma2"), None],
     no_bias: true,
     largest: Some(46),
-    own: &[
+    own: &[&[
         ("attn_logit_softcapping", "attn_logit_softcapping"),
         ("final_logit_softcapping", "final_logit_softcapping"),
         ("attention.sliding_window", "sliding_window"),
-    ],
+    ]],
     ..QWEN2
 };
 
@@ -107,19 +125,19 @@ const QWEN3NEXT: Architecture = Architecture {
     name: "qwen3next",
     model_types: [None, Some("qwen3_next")],
     renormalise: true,
-    delta: true,
     no_bias: true,
-    own: delta::KEYS,
+    own: &[delta::KEYS],
+    more: Some(|keys, entries, layers| keys.add_delta(entries, layers)),
     ..QWEN3
 };
 
-pub(super) static ARCHITECTURES: [Architecture; 24] = [
+pub(super) static ARCHITECTURES: [Architecture; 42] = [
     LLAMA,
     QWEN2,
     Architecture {
         name: "qwen2moe",
         model_types: [None, Some("qwen2_moe")],
-        own: &[("expert_shared_feed_forward_length", "shared_expert_intermediate_size")],
+        own: &[&[("expert_shared_feed_forward_length", "shared_expert_intermediate_size")]],
         ..QWEN2
     },
     QWEN3,
@@ -132,7 +150,7 @@ pub(super) static ARCHITECTURES: [Architecture; 24] = [
     Architecture {
         name: "olmoe",
         model_types: [None, Some("olmoe")],
-        own: &[("attention.clamp_kqv", "clip_qkv")],
+        own: &[&[("attention.clamp_kqv", "clip_qkv")]],
         ..QWEN3
     },
     Architecture {
@@ -141,7 +159,7 @@ pub(super) static ARCHITECTURES: [Architecture; 24] = [
         qk_norm: false,
         gating: 3.0,
         rounded_yarn: false,
-        own: WINDOW,
+        own: &[WINDOW],
         ..QWEN3
     },
     Architecture {
@@ -151,20 +169,20 @@ pub(super) static ARCHITECTURES: [Architecture; 24] = [
         renormalise: true,
         gating: 2.0,
         ranked: true,
-        own: PARTIAL,
+        own: &[PARTIAL],
         ..QWEN3
     },
     DEEPSEEK2,
     Architecture {
         name: "deepseek32",
         model_types: [None, Some("deepseek_v32")],
-        own: INDEXERS,
+        own: &[INDEXERS],
         ..DEEPSEEK2
     },
     Architecture {
         name: "glm-dsa",
         model_types: [None, Some("glm_moe_dsa")],
-        own: INDEXERS,
+        own: &[INDEXERS],
         ..DEEPSEEK2
     },
     Architecture {
@@ -180,30 +198,30 @@ pub(super) static ARCHITECTURES: [Architecture; 24] = [
         model_types: [None, Some("minimax_m2")],
         gating: 2.0,
         no_bias: true,
-        own: PARTIAL,
+        own: &[PARTIAL],
         ..QWEN3
     },
     Architecture {
         name: "ernie4_5-moe",
         model_types: [None, Some("ernie4_5_moe")],
         no_bias: true,
-        own: &[
+        own: &[&[
             ("interleave_moe_layer_step", "moe_layer_interval"),
             ("leading_dense_block_count", "moe_layer_start_index"),
             ("expert_shared_count", "moe_num_shared_experts"),
             // This is not the width of these experts: the converter divides by the number of key
             // heads.
             ("expert_shared_feed_forward_length", ""),
-        ],
+        ]],
         ..QWEN2
     },
     Architecture {
         name: "hunyuan-moe",
         model_types: [None, Some("hunyuan_v1_moe")],
-        own: &[
+        own: &[&[
             ("expert_shared_count", "num_shared_expert"),
             ("expert_shared_feed_forward_length", ""),
-        ],
+        ]],
         ..QWEN3
     },
     Architecture {
@@ -211,12 +229,13 @@ pub(super) static ARCHITECTURES: [Architecture; 24] = [
         model_types: [None, Some("lfm2_moe")],
         renormalise: true,
         gating: 2.0,
-        convolutions: true,
+        recurrent: true,
         no_bias: true,
-        own: &[
+        own: &[&[
             ("shortconv.l_cache", "conv_L_cache"),
             ("leading_dense_block_count", "num_dense_layers"),
-        ],
+        ]],
+        more: Some(|keys, entries, _| keys.add_convolutions(entries)),
         ..QWEN3
     },
     GEMMA2,
@@ -225,11 +244,11 @@ pub(super) static ARCHITECTURES: [Architecture; 24] = [
         model_types: [Some("gemma3_text"), None],
         qk_norm: true,
         largest: Some(62),
-        own: &[
+        own: &[&[
             ("final_logit_softcapping", "final_logit_softcapping"),
             ("attention.sliding_window", "sliding_window"),
             ("rope.freq_base_swa", "rope_local_base_freq"),
-        ],
+        ]],
         ..GEMMA2
     },
     Architecture {
@@ -238,7 +257,9 @@ pub(super) static ARCHITECTURES: [Architecture; 24] = [
         qk_norm: true,
         renormalise: true,
         largest: None,
-        own: gemma4::KEYS,
+        lists: &gemma4::LISTS,
+        own: &[gemma4::KEYS],
+        more: Some(|keys, entries, _| keys.add_gemma4(entries)),
         ..GEMMA2
     },
     QWEN3NEXT,
@@ -248,12 +269,30 @@ pub(super) static ARCHITECTURES: [Architecture; 24] = [
     Architecture {
         name: "granitemoe",
         model_types: [None, Some("granitemoe")],
-        own: &[
+        own: &[&[
             ("attention.scale", "attention_multiplier"),
             ("embedding_scale", "embedding_multiplier"),
             ("residual_scale", "residual_multiplier"),
             ("logit_scale", "logits_scaling"),
-        ],
+        ]],
         ..LLAMA
     },
+    deepseek4::ARCHITECTURE,
+    qwen4::ARCHITECTURE,
+    llama4::ARCHITECTURE,
+    state_space::GRANITE,
+    state_space::NEMOTRON,
+    minimax::M3,
+    elements::KIMI,
+    elements::GLM,
+    elements::LING,
+    ling::FIRST,
+    ling::SECOND,
+    windows::AFMOE,
+    windows::LAGUNA,
+    windows::COHERE,
+    windows::EXAONE,
+    windows::STEP,
+    windows::MIMO,
+    ling::HUNYUAN,
 ];

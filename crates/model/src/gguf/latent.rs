@@ -39,6 +39,14 @@ impl GgufKeys<'_> {
     /// head lengths of the model under keys of their own. Older files have only the head lengths of
     /// the model.
     pub(super) fn add_latent(&self, entries: &mut GgufMap) -> Result<(), ConfigError> {
+        self.add_sizes(entries)?;
+        self.add_groups(entries)?;
+        self.add_method(entries)?;
+        self.add_indexed(entries)
+    }
+
+    /// Adds the sizes of heads and latents.
+    pub(super) fn add_sizes(&self, entries: &mut GgufMap) -> Result<(), ConfigError> {
         entries.remove("num_key_value_heads");
         entries.remove("head_dim");
         entries.insert("q_lora_rank".to_owned(), Value::Null);
@@ -62,8 +70,11 @@ impl GgufKeys<'_> {
             SPLIT_LATENTS.to_owned(),
             Value::Bool(self.has_tensor("blk.#.attn_k_b.weight")),
         );
-        self.add_groups(entries)?;
-        self.add_method(entries)?;
+        Ok(())
+    }
+
+    /// Adds the layers with an indexer of their own.
+    pub(super) fn add_indexed(&self, entries: &mut GgufMap) -> Result<(), ConfigError> {
         let types = self.name("attention.indexer.types");
         if let Some(given) = self.given.get(&types) {
             let own = self.flags(&types, given)?;

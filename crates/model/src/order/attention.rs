@@ -17,7 +17,7 @@ pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> 
         tensors.push(matrix(Role::Distance, spec.heads * it.rank));
     }
     if let Some(blocks) = spec.extras.blocks {
-        match blocks.pooled {
+        match blocks.mixed {
             true => tensors.push(matrix(Role::IndexMixed, blocks.width() + blocks.dim)),
             false => {
                 tensors.push(matrix(Role::IndexKey, blocks.dim));

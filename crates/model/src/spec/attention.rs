@@ -117,8 +117,10 @@ pub struct BlocksSpec {
     pub most: usize,
     /// Number of last blocks, including the query's own, that it sees whatever their scores.
     pub last: usize,
-    /// True if whole blocks have one key, and one matrix computes queries and keys of positions.
+    /// True if whole blocks have one key.
     pub pooled: bool,
+    /// True if one matrix computes queries and keys of positions.
+    pub mixed: bool,
 }
 
 /// The origin of the gates of an attention's outputs, and their function.

@@ -19,6 +19,19 @@ pub struct NgramSpec {
     pub end: u32,
     /// Rows of each part of the table.
     pub parts: Vec<usize>,
+    /// The numbers that determine the rows of a token; `None` if they are tensors of the table.
+    pub numbers: Option<NgramNumbers>,
+}
+
+/// Numbers that determine the rows of a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NgramNumbers {
+    /// The factor of each token of an n-gram, the last one first.
+    pub multipliers: Vec<i64>,
+    /// Number of rows of each head.
+    pub sizes: Vec<i64>,
+    /// Number of the first row of each head.
+    pub offsets: Vec<i64>,
 }
 
 impl NgramSpec {

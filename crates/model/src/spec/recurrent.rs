@@ -30,6 +30,9 @@ pub struct DeltaSpec {
     pub bound: Option<f32>,
     /// Number of stored rates of decay. The first ones belong to the heads; the others are ignored.
     pub rates: usize,
+    /// True if the rates themselves are stored, and not their logarithms; their sign does not
+    /// matter (GGUF).
+    pub powers: bool,
 }
 
 /// The matrices that compute the inputs of a gated delta net.
@@ -41,11 +44,10 @@ pub enum DeltaInputs {
     /// group the rows by key heads, with those of the heads that share a key head.
     ByKeyHead,
     /// Like `Separate`, in files of llama.cpp. A head uses the queries and keys of the head with
-    /// its number modulo `key_heads`, whereas neighbours share them otherwise. Rates of decay are
-    /// stored as negative numbers, not as logarithms.
+    /// its number modulo `key_heads`, whereas neighbours share them otherwise.
     Tiled,
     /// One matrix for all queries, keys and values, one for gates, and one for corrections and
-    /// decays, which groups the rows by key heads. Rates are stored as with `Tiled`.
+    /// decays, which groups the rows by key heads.
     Pairs,
     /// One matrix each for queries, keys, values, gates, corrections and decays, and one
     /// convolution each for the first three. Every element of a key has its own decay.
@@ -93,6 +95,8 @@ pub struct StateSpaceSpec {
     pub bias: bool,
     /// Eps of the norm of outputs.
     pub eps: f32,
+    /// True if rates of decay are stored as negative numbers, and not as logarithms (GGUF).
+    pub powers: bool,
 }
 
 /// The size of the state of a layer that remembers all earlier tokens in a fixed number of values.

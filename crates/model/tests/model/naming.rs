@@ -234,6 +234,7 @@ fn tensors_of_every_family() {
         (&["laguna"], "model.layers.2.mlp.shared_expert.down_proj.weight", "layer_2/shared_expert*"),
         (&["afmoe", "cohere2_moe", "mistral4"], "model.layers.2.mlp.shared_experts.down_proj.weight", "layer_2/shared_expert*"),
         (&["afmoe", "laguna", "cohere2_moe", "mimo_v2_flash"], "model.layers.2.mlp.experts.7.down_proj.weight", "layer_2/expert_7*"),
+        (&["flint"], "model.layers.2.self_attn.softmax_offset", "layer_2/attention"),
         (&["mimo_v2_flash"], "model.layers.2.self_attn.attention_sink_bias", "layer_2/attention"),
         (&["mistral4"], "model.layers.2.self_attn.kv_b_proj.weight", "layer_2/attention*"),
         (&["llama4_text"], "model.layers.2.feed_forward.router.weight", "layer_2/router"),

@@ -460,7 +460,13 @@ pub fn checkpoint(path: &Path, cache: Option<&Path>) -> Result<Box<dyn Checkpoin
 
 /// True if the only problem of a configuration is that it is not supported.
 pub(crate) fn is_unsupported(invalid: &InvalidConfig) -> bool {
-    matches!(invalid.reason, ConfigError::Unsupported { .. } | ConfigError::UnsupportedEntry { .. })
+    matches!(
+        invalid.reason,
+        ConfigError::Unsupported { .. }
+            | ConfigError::UnsupportedEntry { .. }
+            | ConfigError::UnknownArchitecture { .. }
+            | ConfigError::Projector
+    )
 }
 
 fn in_dir(dir: &Path, cause: impl Into<Cause>) -> Error {

@@ -253,7 +253,9 @@ fn what_the_families_do_not_have_is_refused() {
     };
     #[rustfmt::skip]
     let cases: &[(&str, Change<'_>, &str)] = &[
-        ("mixtral", &|f| set(f, "general.architecture", "mamba".into()), "the model type `mamba`, which is not supported; docs/supported.md names those"),
+        ("mixtral", &|f| set(f, "general.architecture", "mamba".into()), "is of the architecture `mamba`, which is not supported; the nearest that is, `llama`, has the same tensors, but other keys; docs/supported.md names all"),
+        ("mixtral", &|f| { tensor(f, "blk.0.new.weight"); set(f, "general.architecture", "mixtral2".into()) }, "the nearest that is, `llama`, lacks `blk.#.new.weight`; docs"),
+        ("mixtral", &|f| set(f, "general.architecture", "clip".into()), "holds only the part of a model for images and sound; take the file of its language model"),
         ("mixtral", &|f| set(f, "llama.block_count", Key::U32(65_536)), "is damaged (`llama.block_count` is 65536); download it again"),
         ("mixtral", &|f| without(f, "llama.block_count"), "has no `llama.block_count`; download it again"),
         ("mixtral", &|f| f.key("llama.new_option", Key::U32(1)), "`llama.new_option` = 1, which is not supported in GGUF files"),

@@ -133,6 +133,37 @@ fn mixed_formats_give_the_logits_of_their_numbers() {
     assert!(logits(&fixture.spec, fixture.source()) == expected);
 }
 
+/// As Unsloth's dynamic files are: with keys of an importance matrix, and in parts of which only the
+/// first has the keys.
+#[test]
+fn dynamic_files_in_parts_give_the_same_bits() {
+    let [mixed, _] = mixed();
+    let dir = tempfile::tempdir().unwrap();
+    mixed.write(&dir.path().join("whole.gguf"));
+    let expected = in_place(&dir.path().join("whole.gguf"));
+    let parts = dir.path().join("parts");
+    std::fs::create_dir(&parts).unwrap();
+    let total = mixed.tensors.len();
+    let chunks: Vec<_> = mixed.tensors.chunks(total.div_ceil(4)).collect();
+    for (no, tensors) in chunks.iter().enumerate() {
+        let keys = if no == 0 { mixed.keys.clone() } else { Vec::new() };
+        let mut part = GgufFile { keys, tensors: tensors.to_vec(), ..GgufFile::default() };
+        if no == 0 {
+            part.key("general.quantized_by", "Unsloth".into());
+            part.key("general.file_type", Key::U32(19));
+            part.key("quantize.imatrix.file", "imatrix_unsloth.gguf".into());
+            part.key("quantize.imatrix.dataset", "unsloth_calibration.txt".into());
+            part.key("quantize.imatrix.entries_count", Key::Raw(5, 496i32.to_le_bytes().to_vec()));
+            part.key("quantize.imatrix.chunks_count", Key::Raw(5, 81i32.to_le_bytes().to_vec()));
+        }
+        part.key("split.no", Key::Raw(2, (no as u16).to_le_bytes().to_vec()));
+        part.key("split.count", Key::Raw(2, (chunks.len() as u16).to_le_bytes().to_vec()));
+        part.key("split.tensors.count", Key::Raw(5, (total as i32).to_le_bytes().to_vec()));
+        part.write(&parts.join(format!("m-UD-Q2_K_XL-{:05}-of-{:05}.gguf", no + 1, chunks.len())));
+    }
+    assert!(in_place(&parts.join("m-UD-Q2_K_XL-00001-of-00004.gguf")) == expected);
+}
+
 fn sharded(path: &Path, out: &Path) {
     let checkpoint = open_checkpoint(path, None).unwrap();
     let naming = sws_model::naming(checkpoint.config()).unwrap();

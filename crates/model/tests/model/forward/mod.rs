@@ -10,6 +10,7 @@ mod executor;
 mod failures;
 mod gguf;
 mod gguf_blocks;
+mod gguf_converted;
 mod gguf_files;
 mod gguf_near;
 mod goldens;

@@ -1,0 +1,30 @@
+//! Families that are known and not supported, and what this program lacks for them.
+
+/// Model types of a family, and the part that is missing, which follows "it has" in a sentence.
+pub type Lacking = (&'static [&'static str], &'static str);
+
+/// Families that transformers 5.24 defines, or other programs serve.
+pub const LACKING: [Lacking; 10] = [
+    (&["axk1"], "a norm of the output of its experts"),
+    (&["axk2"], "norms with gates from a latent"),
+    (&["deepseek_v41"], "tables of n-grams for which there is no code in transformers"),
+    (&["dots3_note", "dots3_note_text"], "windows and gates in latent attention"),
+    (
+        &["inkling2", "inkling2_text"],
+        "residuals of blocks of layers, and limits of the lengths of queries and keys",
+    ),
+    (&["inkling2_loop", "inkling2_loop_text"], "layers that a token passes several times"),
+    (&["lfm3", "lfm3_vl"], "windowed layers beside short convolutions, and gates in attention"),
+    (&["mistral_large4", "mistral_large4_text"], "layers that use the latents of earlier ones"),
+    (&["muse_glimmer", "muse_glimmer_text"], "a scale of normed queries, and norms of two kinds"),
+    (
+        &["muse_spark", "muse_spark_text"],
+        "gates of residuals, and experts between two projections for parts of the state",
+    ),
+];
+
+/// What is missing for a model type, as a part of a sentence; empty for an unknown one.
+pub(crate) fn lacking(model_type: &str) -> String {
+    let found = LACKING.iter().find(|(types, _)| types.contains(&model_type));
+    found.map_or_else(String::new, |(_, lacking)| format!(" (it has {lacking})"))
+}
