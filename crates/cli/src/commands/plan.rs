@@ -174,7 +174,7 @@ fn with_weights(
                 Some(format!("; shards: {}", formats::reason(rows, best, ram, at)))
             });
             let [name, because] = why::encoding(model.manifest().encoding, planner.weights());
-            let choices = why::Choices {
+            let choices = why::PlanSettings {
                 args,
                 spec: model.spec(),
                 plan: &plan,

@@ -148,7 +148,10 @@ impl<'m> Loader<'m> {
             }
         };
         if let Some(rate) = self.options.max_disk_rate {
-            info!("at most {} of a drive are read in a second, as --max-disk-rate says", Size(rate));
+            info!(
+                "at most {} of a drive are read in a second, as --max-disk-rate says",
+                Size(rate)
+            );
         }
         Ok(self.limited(reader))
     }

@@ -24,14 +24,14 @@ const VALUES: usize = 16;
 
 /// A setting of a run and why it is what it is.
 #[derive(Debug, Serialize)]
-pub(crate) struct Reason {
+pub(crate) struct SettingReason {
     setting: &'static str,
     value: String,
     because: String,
 }
 
 /// The numbers that settings are chosen by.
-pub(crate) struct Choices<'c> {
+pub(crate) struct PlanSettings<'c> {
     pub(crate) args: &'c PlanArgs,
     pub(crate) spec: &'c ModelSpec,
     pub(crate) plan: &'c Plan,
@@ -53,8 +53,8 @@ pub(crate) struct Choices<'c> {
 }
 
 /// The reasons as rows of at most 80 columns.
-pub(crate) fn text(reasons: &[Reason]) -> String {
-    let rows = reasons.iter().map(|Reason { setting, value, because }| {
+pub(crate) fn text(reasons: &[SettingReason]) -> String {
+    let rows = reasons.iter().map(|SettingReason { setting, value, because }| {
         let column = NAMES + VALUES;
         wrapped_at(column, &format!("{setting:<NAMES$}{value:<VALUES$}because {because}\n"))
     });
@@ -73,8 +73,8 @@ pub(crate) fn encoding(encoding: Option<Encoding>, weights: u64) -> [String; 2] 
     }
 }
 
-impl Choices<'_> {
-    pub(crate) fn reasons(&self) -> Vec<Reason> {
+impl PlanSettings<'_> {
+    pub(crate) fn reasons(&self) -> Vec<SettingReason> {
         let rows = [
             ("budget", self.budget()),
             ("encoding", self.encoding.clone()),
@@ -86,7 +86,7 @@ impl Choices<'_> {
             ("draft", self.draft()),
             ("proposals", self.proposals()),
         ];
-        rows.map(|(setting, [value, because])| Reason { setting, value, because }).into()
+        rows.map(|(setting, [value, because])| SettingReason { setting, value, because }).into()
     }
 
     fn pace(&self, plan: &Plan) -> Option<f64> {
@@ -149,7 +149,7 @@ impl Choices<'_> {
             return ["none".to_owned(), because];
         }
         // Slots can be more than experts, as they come in whole pages.
-        let slots = Choices::slots(self.plan).min(experts);
+        let slots = PlanSettings::slots(self.plan).min(experts);
         let mut because = format!(
             "{} are left for {experts} experts beside {pinned} of other weights; {:.0} % hit, and a token reads {}",
             size(ledger.get(MemoryUse::Slots)),
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn reasons_are_rows_of_a_screen() {
-        let reason = |setting, value: &str| Reason {
+        let reason = |setting, value: &str| SettingReason {
             setting,
             value: value.to_owned(),
             because: "1234567 of 7654321 words ".repeat(5),
