@@ -65,7 +65,7 @@ fn row(name: &str, measured: &Measured, ram: &str) -> Result<String> {
     let gib = |bytes: f64| format!("{:.2}", bytes / f64::from(1 << 30));
     let percent =
         |share: Option<f64>| share.map_or("–".into(), |it| format!("{:.0} %", 100.0 * it));
-    let number = |value: Option<f64>| value.map_or("–".into(), |it| digits(it));
+    let number = |value: Option<f64>| value.map_or("–".into(), digits);
     let about = &measured.machine;
     let rate = |speed: Option<f64>| number(speed.map(|speed| speed / 1e9));
     let mut row = String::new();

@@ -72,6 +72,8 @@ pub struct Story {
     /// Number of tokens from one frame to the next.
     every: u64,
     total: RunStep,
+    /// Of all periods, also those that are not kept.
+    read_bytes: u64,
 }
 
 impl Story {
@@ -154,6 +156,12 @@ impl Story {
             self.steps.pop_front();
         }
         self.steps.push_back(step);
+        self.read_bytes += step.bytes;
+    }
+
+    /// Bytes read in all periods.
+    pub fn read_bytes(&self) -> u64 {
+        self.read_bytes
     }
 
     /// The tokens that are kept.

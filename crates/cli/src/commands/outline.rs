@@ -12,7 +12,7 @@ use sws_kernels::Encoding;
 use sws_model::ModelSpec;
 
 use super::machine::Machine;
-use super::plan::why::{self, Reason};
+use super::plan::why::{self, SettingReason};
 use super::remote::Remote;
 use super::{count, print_report, size};
 use crate::args::PlanArgs;
@@ -99,7 +99,7 @@ struct OutlineReport {
     budgets: Vec<u64>,
     formats: Vec<FormatRow>,
     /// Why each setting of the plan is what it is, with --why.
-    why: Option<Vec<Reason>>,
+    why: Option<Vec<SettingReason>>,
     /// True if only one of the formats was asked for.
     #[serde(skip)]
     named: bool,
@@ -164,7 +164,7 @@ impl OutlineReport {
         spec: &ModelSpec,
         outline: &Outline,
         options: PlanOptions,
-    ) -> anyhow::Result<Option<Vec<Reason>>> {
+    ) -> anyhow::Result<Option<Vec<SettingReason>>> {
         let (Some(machine), Some(ram), Some(best)) = (self.machine, self.asked, self.best()) else {
             return Ok(None);
         };
@@ -172,7 +172,7 @@ impl OutlineReport {
         let footprint = outline.footprint(format, options)?;
         let Some(plan) = footprint.plan(ram) else { return Ok(None) };
         let at = self.budgets.iter().position(|&budget| budget == ram);
-        let choices = why::Choices {
+        let choices = why::PlanSettings {
             args,
             spec,
             plan: &plan,

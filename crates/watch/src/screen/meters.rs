@@ -31,9 +31,9 @@ pub(super) fn title(story: &Story, now: &Now, line: Rect, buffer: &mut Buffer) {
             format!("token {tokens}{}", pace.unwrap_or_default())
         }
     };
-    let doing = match story.total().bytes {
-        0 => doing,
-        bytes => format!("{doing}, {} read", size(bytes)),
+    let doing = match story.read_bytes() {
+        bytes if bytes > 0 && line.width >= WIDE => format!("{doing}, {} read", size(bytes)),
+        _ => doing,
     };
     let width = u16::try_from(Span::raw(&*doing).width()).unwrap_or(u16::MAX);
     let start = line.right().saturating_sub(width).max(line.x);
