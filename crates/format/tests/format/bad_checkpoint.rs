@@ -194,6 +194,16 @@ fn incomplete_and_foreign_directories() {
     refused("nowhere", &dir.path().join("gone"), &["gone` cannot be read", "check that it exists"]);
 }
 
+/// Shards would lack it without a word.
+#[test]
+fn a_small_file_that_cannot_be_looked_at() {
+    let dir = tempfile::tempdir().unwrap();
+    checkpoint(dir.path(), GOOD);
+    std::os::unix::fs::symlink("notes.txt", dir.path().join("notes.txt")).unwrap();
+    let error = open_checkpoint(dir.path(), None).unwrap().small_files().unwrap_err();
+    assert!(error.to_string().contains("notes.txt` cannot be read"), "{error}");
+}
+
 #[test]
 fn a_directory_without_permission() {
     unprivileged(|dir| {
