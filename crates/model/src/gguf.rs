@@ -139,7 +139,7 @@ impl<'a> GgufKeys<'a> {
 
     fn entries(&self) -> Result<GgufMap, ConfigError> {
         let Architecture { eps, needed, .. } = self.architecture;
-        for key in NEEDED.iter().chain([eps]).chain(*needed) {
+        for key in NEEDED.iter().chain([eps]).chain(needed.iter().copied().flatten()) {
             if !self.given.contains_key(&self.name(key)) {
                 return Err(ConfigError::MissingGgufKey(self.name(key)));
             }

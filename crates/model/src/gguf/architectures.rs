@@ -42,8 +42,8 @@ pub(super) struct Architecture {
     pub(super) shared: bool,
     /// Key of the number added to the mean of squares in norms.
     pub(super) eps: &'static str,
-    /// Further keys without a usable default.
-    pub(super) needed: &'static [&'static str],
+    /// Further keys without a usable default, in lists that architectures share.
+    pub(super) needed: &'static [&'static [&'static str]],
     /// Keys that may have a list with other values for some layers.
     pub(super) lists: &'static [&'static str],
     /// Keys that only this architecture may have, and the corresponding entries of configurations,

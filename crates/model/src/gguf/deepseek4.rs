@@ -14,7 +14,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     no_bias: true,
     renormalise: true,
     gating: 4.0,
-    needed: &[
+    needed: &[&[
         "attention.compress_ratios",
         "attention.compress_rope_freq_base",
         "attention.indexer.head_count",
@@ -34,7 +34,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         "hyper_connection.sinkhorn_iterations",
         "rope.dimension_count",
         "swiglu_clamp_exp",
-    ],
+    ]],
     lists: &["attention.compress_ratios", "swiglu_clamp_exp", "swiglu_clamp_shexp"],
     own: &[
         WINDOW,

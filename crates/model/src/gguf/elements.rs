@@ -7,7 +7,7 @@ use super::architectures::{Architecture, QWEN3};
 use super::deepseek4::STREAMS;
 use super::latent::INDEXERS;
 use super::layers::{add_kinds, insert};
-use super::{GgufKeys, GgufMap, int, unsupported};
+use super::{GgufKeys, GgufMap, int, render, unsupported};
 use crate::config::ConfigError;
 
 /// Keys of both kinds of layers.
@@ -25,7 +25,7 @@ const KEYS: &[(&str, &str)] = &[
 const LIMITS: &[(&str, &str)] = &[("swiglu_clamp_exp", ""), ("swiglu_clamp_shexp", "")];
 
 /// Keys without a usable default.
-const NEEDED: [&str; 8] = [
+const NEEDED: &[&str] = &[
     "attention.key_length_mla",
     "attention.kv_lora_rank",
     "attention.value_length_mla",
@@ -44,7 +44,7 @@ pub(super) const KIMI: Architecture = Architecture {
     gating: 2.0,
     ranked: true,
     recurrent: true,
-    needed: &NEEDED,
+    needed: &[NEEDED],
     own: &[KEYS],
     more: Some(kimi),
     ..QWEN3
@@ -55,23 +55,18 @@ pub(super) const GLM: Architecture = Architecture {
     model_types: [None, Some("glm5_next_text")],
     renormalise: true,
     needed: &[
-        NEEDED[0],
-        NEEDED[1],
-        NEEDED[2],
-        NEEDED[3],
-        NEEDED[4],
-        NEEDED[5],
-        NEEDED[6],
-        NEEDED[7],
-        "attention.indexer.head_count",
-        "attention.indexer.key_length",
-        "attention.indexer.kpool",
-        "attention.indexer.top_k",
-        "attention.q_lora_rank",
-        "hyper_connection.count",
-        "hyper_connection.epsilon",
-        "hyper_connection.sinkhorn_iterations",
-        "swiglu_clamp_exp",
+        NEEDED,
+        &[
+            "attention.indexer.head_count",
+            "attention.indexer.key_length",
+            "attention.indexer.kpool",
+            "attention.indexer.top_k",
+            "attention.q_lora_rank",
+            "hyper_connection.count",
+            "hyper_connection.epsilon",
+            "hyper_connection.sinkhorn_iterations",
+            "swiglu_clamp_exp",
+        ],
     ],
     lists: &["swiglu_clamp_exp", "swiglu_clamp_shexp"],
     own: &[
@@ -95,17 +90,7 @@ pub(super) const LING: Architecture = Architecture {
     model_types: [None, Some("bailing_hybrid")],
     renormalise: true,
     shared: true,
-    needed: &[
-        NEEDED[0],
-        NEEDED[1],
-        NEEDED[2],
-        NEEDED[3],
-        NEEDED[4],
-        NEEDED[5],
-        NEEDED[6],
-        NEEDED[7],
-        "kda.gate_lower_bound",
-    ],
+    needed: &[NEEDED, &["kda.gate_lower_bound"]],
     lists: &["swiglu_clamp_exp", "swiglu_clamp_shexp"],
     own: &[
         KEYS,
@@ -160,7 +145,7 @@ fn glm(keys: &GgufKeys<'_>, entries: &mut GgufMap, layers: u64) -> Result<(), Co
     keys.add_elements(entries, layers, "indexed_attention")?;
     let eps = "attention.layer_norm_epsilon";
     if let Some(given) = keys.get(eps)?.filter(|given| given.as_f64() != Some(1e-6)) {
-        return Err(unsupported(format!("`{}` = {given}", keys.name(eps))));
+        return Err(unsupported(format!("`{}` = {}", keys.name(eps), render(given))));
     }
     if keys.get("kda.gate_lower_bound")?.is_none() {
         entries.insert("linear_lower_bound".to_owned(), Value::Null);

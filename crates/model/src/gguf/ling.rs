@@ -4,7 +4,7 @@ use sws_format::Value;
 
 use super::architectures::{Architecture, LLAMA, PARTIAL, QWEN3};
 use super::layers::rename;
-use super::{GgufKeys, GgufMap, damaged, int, unsupported};
+use super::{GgufKeys, GgufMap, damaged, int, render, unsupported};
 use crate::config::ConfigError;
 
 /// Queries, keys and values have a matrix each, whose rows are those of llama.
@@ -12,7 +12,7 @@ pub(super) const FIRST: Architecture = Architecture {
     name: "bailingmoe",
     model_types: [None, Some("bailing_moe")],
     no_bias: true,
-    needed: &["expert_feed_forward_length", "expert_shared_count"],
+    needed: &[&["expert_feed_forward_length", "expert_shared_count"]],
     own: &[&[
         ("expert_shared_count", "num_shared_experts"),
         ("leading_dense_block_count", "first_k_dense_replace"),
@@ -29,12 +29,12 @@ pub(super) const SECOND: Architecture = Architecture {
     renormalise: true,
     ranked: true,
     shared: true,
-    needed: &[
+    needed: &[&[
         "expert_feed_forward_length",
         "expert_gating_func",
         "expert_shared_count",
         "expert_weights_scale",
-    ],
+    ]],
     own: &[PARTIAL, &[("expert_shared_feed_forward_length", "")]],
     more: Some(second),
     ..QWEN3
@@ -47,11 +47,11 @@ pub(super) const HUNYUAN: Architecture = Architecture {
     gating: 2.0,
     renormalise: true,
     shared: true,
-    needed: &[
+    needed: &[&[
         "expert_feed_forward_length",
         "expert_shared_feed_forward_length",
         "expert_weights_scale",
-    ],
+    ]],
     own: &[&[
         ("expert_shared_count", ""),
         ("expert_shared_feed_forward_length", ""),
@@ -105,7 +105,7 @@ impl GgufKeys<'_> {
         let key = "expert_weights_norm";
         match self.get(key)? {
             Some(given) if given.as_bool() != Some(true) => {
-                Err(unsupported(format!("`{}` = {given}", self.name(key))))
+                Err(unsupported(format!("`{}` = {}", self.name(key), render(given))))
             }
             _ => Ok(()),
         }

@@ -15,12 +15,12 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     no_bias: true,
     gating: 2.0,
     shared: true,
-    needed: &[
+    needed: &[&[
         "expert_count",
         "expert_feed_forward_length",
         "feed_forward_length",
         "interleave_moe_layer_step",
-    ],
+    ]],
     own: &[&[
         ("attention.sliding_window", ""),
         ("interleave_moe_layer_step", "interleave_moe_layer_step"),

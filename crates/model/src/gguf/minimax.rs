@@ -15,7 +15,7 @@ pub(super) const M3: Architecture = Architecture {
     gating: 2.0,
     renormalise: true,
     shared: true,
-    needed: &[
+    needed: &[&[
         "attention.indexer.block_size",
         "attention.indexer.head_count",
         "attention.indexer.key_length",
@@ -25,7 +25,7 @@ pub(super) const M3: Architecture = Architecture {
         "expert_gating_func",
         "expert_shared_count",
         "expert_weights_scale",
-    ],
+    ]],
     own: &[
         PARTIAL,
         &[

@@ -16,7 +16,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
     model_types: [None, Some("qwen4_exp_text")],
     renormalise: true,
     no_bias: true,
-    needed: &[
+    needed: &[&[
         "attention.compress_ratios",
         "attention.indexer.head_count",
         "attention.indexer.key_length",
@@ -30,7 +30,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture {
         "hyper_connection.count",
         "hyper_connection.low_rank",
         "rope.dimension_count",
-    ],
+    ]],
     lists: &["attention.compress_ratios"],
     own: &[
         delta::KEYS,

@@ -9,7 +9,7 @@ use super::{GgufKeys, GgufMap, damaged, int, unsupported};
 use crate::config::ConfigError;
 
 /// Keys of state spaces.
-const SIZES: [&str; 5] = [
+const SIZES: &[&str] = &[
     "ssm.conv_kernel",
     "ssm.group_count",
     "ssm.inner_size",
@@ -31,7 +31,7 @@ pub(super) const GRANITE: Architecture = Architecture {
     model_types: [Some("granitemoehybrid"), Some("granitemoehybrid")],
     recurrent: true,
     no_bias: true,
-    needed: &SIZES,
+    needed: &[SIZES],
     own: &[
         KEYS,
         &[
@@ -56,16 +56,14 @@ pub(super) const NEMOTRON: Architecture = Architecture {
     renormalise: true,
     eps: "attention.layer_norm_epsilon",
     needed: &[
-        SIZES[0],
-        SIZES[1],
-        SIZES[2],
-        SIZES[3],
-        SIZES[4],
-        "attention.key_length",
-        "expert_feed_forward_length",
-        "expert_shared_feed_forward_length",
-        "expert_weights_scale",
-        "feed_forward_length",
+        SIZES,
+        &[
+            "attention.key_length",
+            "expert_feed_forward_length",
+            "expert_shared_feed_forward_length",
+            "expert_weights_scale",
+            "feed_forward_length",
+        ],
     ],
     lists: &["feed_forward_length"],
     own: &[

@@ -18,7 +18,7 @@ const ROUTED: Architecture =
 pub(super) const AFMOE: Architecture = Architecture {
     name: "afmoe",
     model_types: [None, Some("afmoe")],
-    needed: &["attention.sliding_window", "expert_feed_forward_length", "expert_shared_count"],
+    needed: &[&["attention.sliding_window", "expert_feed_forward_length", "expert_shared_count"]],
     own: &[
         WINDOW,
         PATTERN,
@@ -35,13 +35,13 @@ pub(super) const AFMOE: Architecture = Architecture {
 pub(super) const LAGUNA: Architecture = Architecture {
     name: "laguna",
     model_types: [None, Some("laguna")],
-    needed: &[
+    needed: &[&[
         "attention.key_length",
         "expert_feed_forward_length",
         "expert_shared_feed_forward_length",
         "leading_dense_block_count",
         "rope.dimension_count",
-    ],
+    ]],
     lists: &["attention.head_count"],
     own: &[
         WINDOW,
@@ -68,7 +68,7 @@ pub(super) const COHERE: Architecture = Architecture {
     renormalise: false,
     shared: true,
     eps: "attention.layer_norm_epsilon",
-    needed: &["attention.sliding_window", "expert_feed_forward_length", "logit_scale"],
+    needed: &[&["attention.sliding_window", "expert_feed_forward_length", "logit_scale"]],
     own: &[
         WINDOW,
         PATTERN,
@@ -89,12 +89,12 @@ pub(super) const EXAONE: Architecture = Architecture {
     model_types: [None, Some("exaone_moe")],
     ranked: true,
     shared: true,
-    needed: &[
+    needed: &[&[
         "attention.sliding_window",
         "expert_feed_forward_length",
         "expert_shared_count",
         "expert_weights_scale",
-    ],
+    ]],
     own: &[WINDOW, PATTERN, &[("expert_shared_feed_forward_length", "")]],
     more: Some(exaone),
     ..ROUTED
@@ -105,7 +105,7 @@ pub(super) const EXAONE: Architecture = Architecture {
 pub(super) const STEP: Architecture = Architecture {
     name: "step35",
     model_types: [None, Some("step3p5")],
-    needed: &[
+    needed: &[&[
         "attention.key_length",
         "attention.head_count_kv",
         "attention.sliding_window",
@@ -115,7 +115,7 @@ pub(super) const STEP: Architecture = Architecture {
         "leading_dense_block_count",
         "rope.freq_base",
         "rope.freq_base_swa",
-    ],
+    ]],
     lists: &["attention.head_count", "swiglu_clamp_exp", "swiglu_clamp_shexp"],
     own: &[
         WINDOW,
@@ -139,7 +139,7 @@ pub(super) const MIMO: Architecture = Architecture {
     model_types: [None, Some("mimo_v2_flash")],
     qk_norm: false,
     ranked: true,
-    needed: &[
+    needed: &[&[
         "attention.head_count_kv",
         "attention.key_length",
         "attention.sliding_window",
@@ -148,7 +148,7 @@ pub(super) const MIMO: Architecture = Architecture {
         "expert_feed_forward_length",
         "rope.dimension_count",
         "rope.freq_base_swa",
-    ],
+    ]],
     lists: &["attention.head_count_kv"],
     own: &[
         PATTERN,
