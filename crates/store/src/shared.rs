@@ -44,6 +44,10 @@ impl StoreShared {
             self.progress.notify_all();
         }
         while let Some(jobs) = self.wait_for_jobs(batch) {
+            if !self.verifier.drives.are_several() {
+                self.run(0, jobs, self.verifier.clock.now());
+                continue;
+            }
             for (drive, jobs) in self.placed(jobs) {
                 self.run(drive, jobs, self.verifier.clock.now());
             }
@@ -53,9 +57,6 @@ impl StoreShared {
     /// Chooses a drive for each of these reads, and as few of them as have all the files.
     fn placed(&self, jobs: Vec<ReadJob>) -> Vec<(usize, Vec<ReadJob>)> {
         let drives = &self.verifier.drives;
-        if !drives.are_several() {
-            return vec![(0, jobs)];
-        }
         let mut placed: Vec<(usize, Vec<ReadJob>)> = Vec::new();
         for job in jobs {
             match placed.iter_mut().find(|(drive, _)| drives.has(*drive, job.file)) {
@@ -107,8 +108,7 @@ impl StoreShared {
                 result: Ok(0),
             })
             .collect();
-        let needed: Vec<usize> = jobs.iter().map(|job| job.present).collect();
-        self.verifier.drives.read(drive, &mut reads, &needed);
+        self.verifier.drives.read(drive, &mut reads, |read| jobs[read].present);
         let results: Vec<_> = reads.into_iter().map(|read| read.result).collect();
         let now = clock.now();
         let next = {

@@ -149,8 +149,13 @@ impl Drives {
     }
 
     /// Performs reads that were placed on a drive, and those that fail there on another one. `needed`
-    /// has the bytes that each must yield.
-    pub(crate) fn read(&self, drive: usize, reads: &mut [ReadOp<'_>], needed: &[usize]) {
+    /// returns the bytes that a read must yield.
+    pub(crate) fn read(
+        &self,
+        drive: usize,
+        reads: &mut [ReadOp<'_>],
+        needed: impl Fn(usize) -> usize,
+    ) {
         self.drives[drive].reader.read_batch(reads);
         if !self.are_several() {
             return;
@@ -160,7 +165,8 @@ impl Drives {
             let state = &mut self.lock()[drive];
             reads.iter().for_each(|read| state.end(read, now));
         }
-        for (read, &needed) in reads.iter_mut().zip(needed) {
+        for (number, read) in reads.iter_mut().enumerate() {
+            let needed = needed(number);
             if let Some(why) = failure(&read.result, needed) {
                 self.read_elsewhere(read, needed, (drive, why));
             }
