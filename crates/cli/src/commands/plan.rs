@@ -62,7 +62,9 @@ pub(crate) fn run(args: &args::PlanArgs) -> anyhow::Result<ExitCode> {
             None if args.no_probe => Machine::unmeasured(&threads),
             None => Machine::measure(model, args.reader, &threads),
         };
-        machine.kept_to(args.max_disk_rate)
+        // Each drive may be read at this rate.
+        let drives = model.map_or(1, |model| 1 + model.mirrors().len() as u64);
+        machine.kept_to(args.max_disk_rate.map(|rate| rate.saturating_mul(drives)))
     };
     let measures = (described.is_none() && !args.no_probe).then_some(&threads);
     let (found, remote) = match (model::open(args.model.as_deref()), &args.model) {

@@ -6,11 +6,11 @@ mod process;
 mod ram;
 
 pub use ledger::{Ledger, MemoryUse, ProcessMemory};
-pub(crate) use plan::{HUGE_PAGE, mapped, page};
 pub use plan::{
-    HitBasis, HitCurve, PerToken, Plan, PlanError, PlanOptions, Planner, PromptReads, SlotClass,
-    TokenCosts, routes_of,
+    DEFAULT_CONTEXT, HitBasis, HitCurve, KV_SHARE, LONG_KV_SHARE, PerToken, Plan, PlanError,
+    PlanOptions, Planner, PromptReads, SlotClass, TokenCosts, routes_of,
 };
+pub(crate) use plan::{HUGE_PAGE, mapped, page};
 pub use process::leave_out_of_plans;
 pub(crate) use process::status;
 pub use ram::{RamBudget, UnknownBudget};

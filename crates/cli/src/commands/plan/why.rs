@@ -4,7 +4,9 @@ use std::thread::available_parallelism;
 
 use serde::Serialize;
 use sws::{Computing, SequenceBytes};
-use sws_engine::{MemoryUse, Plan, SlotClass, TokenCosts};
+use sws_engine::{
+    DEFAULT_CONTEXT, KV_SHARE, LONG_KV_SHARE, MemoryUse, Plan, SlotClass, TokenCosts,
+};
 use sws_kernels::Encoding;
 use sws_model::{KvPrecision, ModelSpec};
 use sws_store::ReaderKind;
@@ -14,8 +16,6 @@ use crate::commands::machine::{Machine, about, digits};
 use crate::commands::size;
 use crate::table::wrapped_at;
 
-/// Default number of positions where memory has room.
-const CONTEXT: usize = 4096;
 /// Share of waiting in a token below which draft tokens have little to save.
 const LITTLE: f64 = 0.1;
 /// Columns of the names and values of settings.
@@ -175,9 +175,11 @@ impl PlanSettings<'_> {
         let because = match context {
             _ if self.args.context.is_some() => "--context says so".to_owned(),
             all if all >= self.spec.context => "the model has no more".to_owned(),
-            usual if usual == CONTEXT => "more would take memory from weights".to_owned(),
-            less if less < CONTEXT => "an eighth of the memory has room for no more".to_owned(),
-            _ => "a sixteenth of the memory has room for so many".to_owned(),
+            DEFAULT_CONTEXT => "more would take memory from weights".to_owned(),
+            less if less < DEFAULT_CONTEXT => {
+                format!("1/{KV_SHARE} of the memory above the least has no room for more")
+            }
+            _ => format!("1/{LONG_KV_SHARE} of the memory above the least has room for so many"),
         };
         [context.to_string(), format!("{because}; {each}")]
     }

@@ -14,6 +14,7 @@ mod tests;
 pub use estimate::{PerToken, TokenCosts};
 pub use hits::{HitBasis, HitCurve};
 pub use prompt::PromptReads;
+pub use shares::{CONTEXT as DEFAULT_CONTEXT, KV_SHARE, LONG_KV_SHARE};
 pub use slots::SlotClass;
 
 use sws_cache::history::{History, HistoryShape};

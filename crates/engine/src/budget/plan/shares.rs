@@ -4,7 +4,7 @@ use sws_store::SLOT_ALIGN;
 
 /// Default number of positions before memory is plentiful: few chats need more, and keys and values
 /// take memory from weights.
-pub(super) const CONTEXT: usize = 4096;
+pub const CONTEXT: usize = 4096;
 /// Lower bound of the default, for scarce memory.
 pub(super) const LEAST_CONTEXT: usize = 512;
 /// Number of positions of the text for which a token is estimated. The memory of all other
@@ -17,10 +17,10 @@ pub(super) const MOST_CONTEXT: usize = 1 << 30;
 pub(super) const CHUNK: usize = 4096;
 /// Share of the budget above the minimum for the KV cache, and share of the remainder for a
 /// longer chunk: one part in this many.
-pub(super) const KV_SHARE: u64 = 8;
+pub const KV_SHARE: u64 = 8;
 /// Share of the budget above the minimum for a KV cache with more positions than the default, up to
 /// the context of the model: one part in this many.
-pub(super) const LONG_KV_SHARE: u64 = 16;
+pub const LONG_KV_SHARE: u64 = 16;
 pub(super) const CHUNK_SHARE: u64 = 4;
 /// Share of the budget above the minimum for structured output: one part in this many. This memory
 /// is lent to slots.
