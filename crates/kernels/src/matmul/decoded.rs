@@ -1,5 +1,5 @@
-//! Rows decoded into memory, for products that use a weight more than once, or whose encoding is too
-//! rare for a kernel of its own.
+//! Rows decoded into memory, for products that use a weight more than once, tiers that do not decode in
+//! registers, and encodings too rare for a transposed product of their own.
 //!
 //! For each instruction set one function decodes all encodings. So an encoding adds its decoder to
 //! the program and not a copy of every product: with those, the program was 2 MB longer.

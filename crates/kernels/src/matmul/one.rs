@@ -56,7 +56,7 @@ impl<S: Simd, D: Decoder<S>> SimdJob<S> for OneTokenOf<'_, '_, '_, D> {
 /// Columns decoded at a time, which stay in the nearest cache.
 const COLS: usize = 512;
 
-/// A product in an encoding without a kernel: each row is decoded to memory, a part at a time.
+/// A product in a tier that does not decode in registers: each row is decoded to memory, a part at a time.
 pub(super) struct OneDecoded<'a, 'm, 'y>(pub(super) OneToken<'a, 'm, 'y>);
 
 impl<S: EncodingSimd> SimdJob<S> for OneDecoded<'_, '_, '_> {
