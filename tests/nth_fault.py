@@ -89,9 +89,9 @@ FAULTS = {
     "epoll_wait": ("EINTR", "EINTR"),
     "eventfd2": ("EMFILE", "EMFILE"),
 }
-# What Rust's standard library says where it cannot go on without memory, and signal-hook where the pair of sockets fails
-# that it has within the process.
-ABORTED = ["memory allocation of", "stack_overflow.rs", "signal-hook"]
+# What Rust's standard library says where it cannot go on without memory, and signal-hook and tokio where a pair of
+# sockets or an eventfd within the process fails.
+ABORTED = ["memory allocation of", "stack_overflow.rs", "signal-hook", "runtime/io/driver.rs"]
 # Seconds after which a run hangs. Without faults they take less than one.
 LIMIT = 60
 
@@ -155,7 +155,7 @@ def serving(arguments):
         text = ""
         if waited(port, process):
             for stream in (False, True):
-                text += asked(port, stream)
+                text += asked(port, stream, process)
         children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
         for child in children if trace else [process.pid]:
             with contextlib.suppress(ProcessLookupError):
@@ -178,10 +178,18 @@ def waited(port, process):
     return False
 
 
-def asked(port, stream):
-    """The answer of a server, or nothing if it sends an error or leaves."""
+def asked(port, stream, process):
+    """The answer of a server once it has loaded the model, or nothing if it sends an error or leaves."""
     body = {"model": "any", "prompt": "The wolf", "max_tokens": 8, "seed": 7, "temperature": 0.7, "stream": stream}
     request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode())
+    for _ in range(LIMIT * 20):
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=LIMIT).close()
+            break
+        except (OSError, http.client.HTTPException):
+            if process.poll() is not None:
+                return ""
+            time.sleep(0.05)
     try:
         with urllib.request.urlopen(request, timeout=LIMIT) as response:
             lines = response.read().decode()
@@ -294,7 +302,8 @@ class Campaign:
             return "aborted"
         if "panicked" in err:
             return f"panics: {err.strip()[:400]}"
-        if code < 0 or code > 127:
+        # 130 is that of a server that was stopped while it loaded.
+        if code < 0 or code > 127 and code != 130:
             return f"killed by {code}: {err.strip()[-300:]}"
         if code == 0:
             if self.is_same and out != self.out and not (self.name == "serve" and self.out.startswith(out)):

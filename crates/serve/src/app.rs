@@ -20,6 +20,7 @@ use crate::queue::{QueuedText, TextQueue};
 use crate::reply::ReplyTicket;
 use crate::requests::{RequestEntry, RequestOrigin, Requests};
 use crate::room::WaitingFor;
+use crate::runtime::Preparing;
 use crate::served::{Served, ServedModel};
 use crate::sizes::{CERTIFICATE_UNIT, certificate_bytes};
 use crate::{ServeError, ServerConfig};
@@ -42,6 +43,7 @@ pub(crate) struct App {
     draining: AtomicBool,
     cut: AtomicBool,
     pub(crate) bodies: Bodies,
+    pub(crate) preparing: Preparing,
     /// Semaphore for the memory of certificates.
     pub(crate) certificates: Arc<Semaphore>,
     pub(crate) requests: Requests,
@@ -53,12 +55,13 @@ pub(crate) struct App {
 }
 
 impl App {
-    pub(crate) fn new(config: ServerConfig) -> App {
+    pub(crate) fn new(config: ServerConfig) -> Result<App, ServeError> {
         let bodies = Bodies::new(config.limits.body);
         let kept = config.limits.kept_responses;
         let certificates = certificate_bytes(config.limits.body).div_ceil(CERTIFICATE_UNIT);
-        App {
+        Ok(App {
             config,
+            preparing: Preparing::start().map_err(ServeError::Thread)?,
             queue: TextQueue::default(),
             counts: ServerCounts::default(),
             clock: Clock::real(),
@@ -73,7 +76,7 @@ impl App {
             kept: Arc::new(KeptResponses::new(kept)),
             numbers: AtomicU64::new(0),
             ignored: Mutex::default(),
-        }
+        })
     }
 
     /// Begins to serve models, to which the names of the settings belong.

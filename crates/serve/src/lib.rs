@@ -74,7 +74,6 @@ use std::fmt;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
 
 use sws::{LoadedModel, ModelSet, Needs, PlannedModel, PrefixDisk};
 
@@ -85,9 +84,6 @@ pub use offline::{Answered, Offline};
 pub use room::structured;
 use runtime::runtime;
 use served::ServedModel;
-
-/// Time for that thread when the server ends.
-const LAST: Duration = Duration::from_secs(1);
 
 /// A server that listens.
 pub struct Server {
@@ -110,16 +106,14 @@ impl Server {
         let runtime = runtime().map_err(ServeError::Thread)?;
         let entered = runtime.enter();
         let listener = tokio::net::TcpListener::from_std(listener).map_err(refused)?;
-        drop(runtime.spawn_blocking(|| ()));
         drop(entered);
-        let app = Arc::new(App::new(config));
+        let app = Arc::new(App::new(config)?);
         let shared = Arc::clone(&app);
         let connections = Builder::new().name("sws-http".to_owned()).spawn(move || {
             // If this thread ends for any reason, the worker's thread ends too.
             let ending = QueueEnd(Arc::clone(&shared));
             runtime.block_on(http::serve(shared, listener));
             drop(ending);
-            runtime.shutdown_timeout(LAST);
         });
         let connections = connections.map_err(ServeError::Thread)?;
         Ok(Server { app, address, connections, disks: Vec::new() })

@@ -42,7 +42,7 @@ impl Offline {
         mut model: LoadedModel,
         needs: Needs,
     ) -> Result<Offline, ServeError> {
-        let app = Arc::new(App::new(config));
+        let app = Arc::new(App::new(config)?);
         app.serve(vec![ServedModel::loaded(&mut model, needs)])?;
         app.loaded(0, &model);
         let runtime = runtime().map_err(ServeError::Thread)?;

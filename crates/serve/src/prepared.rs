@@ -121,13 +121,14 @@ async fn made<T: Send + 'static>(
 ) -> Result<(Arc<Served>, T), Failure> {
     app.served()?;
     let received = app.bodies.receive(request, &app.config.limits).await?;
-    let made = tokio::task::spawn_blocking(move || {
-        let served = asked(&app, &received.bytes)?;
-        let made = make(&app, &served, &received.bytes)?;
+    let shared = Arc::clone(&app);
+    let job = move || {
+        let served = asked(&shared, &received.bytes)?;
+        let made = make(&shared, &served, &received.bytes)?;
         Ok((served, made))
-    });
-    // The task ends early only if it panics.
-    made.await.unwrap_or_else(|_| Err(Failure::server("the request could not be prepared")))
+    };
+    let panicked = || Err(Failure::server("the request could not be prepared"));
+    app.preparing.run(job).await.unwrap_or_else(panicked)
 }
 
 /// The fields that name a model, the second in the spelling of older clients of Ollama.

@@ -1,19 +1,45 @@
-//! The thread on which connections run.
+//! The threads on which connections run and requests are prepared.
 
 use std::io;
-use std::time::Duration;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::Builder;
 
 use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
 
-/// Idle time after which the tokenising thread would end.
-const IDLE: Duration = Duration::from_secs(1 << 20);
-
-/// Runs connections on one thread, and tokenising on another.
+/// Runs connections on one thread.
 pub(crate) fn runtime() -> io::Result<Runtime> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(1)
-        .thread_keep_alive(IDLE)
-        .thread_name("sws-tokens")
-        .build()
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The thread on which requests are tokenised, one after another. Of its own, as a runtime panics where
+/// the system has no thread for it.
+pub(crate) struct Preparing(Sender<Job>);
+
+impl Preparing {
+    pub(crate) fn start() -> io::Result<Preparing> {
+        let (sender, jobs) = channel::<Job>();
+        Builder::new().name("sws-tokens".to_owned()).spawn(move || {
+            while let Ok(job) = jobs.recv() {
+                // Its sender is dropped, by which the request learns of it.
+                drop(catch_unwind(AssertUnwindSafe(job)));
+            }
+        })?;
+        Ok(Preparing(sender))
+    }
+
+    /// Runs a job after all others; `None` if it panics.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let (made, result) = oneshot::channel();
+        // A caller that has gone takes no result.
+        let job = Box::new(move || drop(made.send(job())));
+        self.0.send(job).ok()?;
+        result.await.ok()
+    }
 }
