@@ -8,7 +8,9 @@ use std::process::Command;
 
 fn main() {
     if std::env::var_os("CARGO_FEATURE_TALE").is_some() {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe");
+        // Asked now, as a target directory may outlive the clone in which this was compiled.
+        let root = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default();
+        let source = PathBuf::from(root).join("../../shards/tales-moe");
         println!("cargo:rerun-if-changed={}", source.display());
         if let Err(e) = pack(&source) {
             panic!(
