@@ -255,9 +255,15 @@ impl<'a> Matrix<'a> {
     /// # Panics
     ///
     /// If the row does not exist, or the encoding has no patches.
-    #[inline]
     pub(crate) fn escapes(&self, row: usize) -> &'a [u8] {
-        let [start, end] = [0, 1].map(|next| self.offset(self.encoding, row + next));
+        self.escapes_of(self.encoding, row)
+    }
+
+    /// The same, where the encoding is a constant: each row that is multiplied asks for them.
+    #[inline(always)]
+    fn escapes_of(&self, encoding: Encoding, row: usize) -> &'a [u8] {
+        let start = self.offset(encoding, row);
+        let end = self.offset(encoding, row + 1);
         let list = &self.parts[2][self.offsets_len..];
         let start = start.min(list.len());
         &list[start..end.clamp(start, list.len())]
@@ -273,7 +279,7 @@ impl<'a> Matrix<'a> {
                 let list = &self.parts[2][self.offsets_len..];
                 &list[self.offset(encoding, row).min(list.len())..]
             }
-            Some(_) => self.escapes(row),
+            Some(_) => self.escapes_of(encoding, row),
             None => &[],
         }
     }

@@ -56,7 +56,7 @@ impl Offsets {
     /// # Panics
     ///
     /// If `bytes` are too short.
-    #[inline]
+    #[inline(always)]
     pub fn get(self, bytes: &[u8], row: usize) -> usize {
         let u32_at = |at: usize| {
             let bytes = bytes[at..].first_chunk().expect("four bytes");
