@@ -26,7 +26,7 @@ pub(crate) const KEPT: u64 = 16 << 20;
 const SEED: u64 = 16;
 
 /// A text, as it is asked for.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Text {
     pub(crate) number: usize,
     pub(crate) prompt: Vec<u32>,
@@ -40,7 +40,7 @@ pub(crate) struct Text {
 }
 
 /// What became of a text.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Told {
     pub(crate) text: Text,
     /// Tokens of its prompt that were not computed again.
@@ -119,20 +119,30 @@ impl Text {
 }
 
 /// A text that runs.
-struct Running {
+pub(crate) struct Running {
     told: Told,
     asked: BatchRequest,
 }
 
 impl Running {
-    fn begin(batch: &mut Batch<'_>, model: &Model, text: Text) -> Result<Running> {
+    pub(crate) fn begin(batch: &mut Batch<'_>, model: &Model, text: Text) -> Result<Running> {
         let asked = text.continuation(model)?;
         let known = batch.add(text.number, asked.clone())?;
         Ok(Running { told: Told { text, known, ..Told::default() }, asked })
     }
 
+    /// What became of it so far.
+    pub(crate) fn told(&self) -> &Told {
+        &self.told
+    }
+
+    /// What became of it, once it is over.
+    pub(crate) fn into_told(self) -> Told {
+        self.told
+    }
+
     /// Takes an event. Returns true if the text is over.
-    fn happened(&mut self, model: &Model, event: Event) -> bool {
+    pub(crate) fn happened(&mut self, model: &Model, event: Event) -> bool {
         match event {
             Event::Piece(piece, rank) => {
                 let Running { told, asked } = self;

@@ -17,6 +17,7 @@ mod pairs;
 mod report;
 mod schedule;
 mod setting;
+mod simulator;
 mod stage;
 mod switch;
 mod task;
@@ -57,11 +58,21 @@ struct Arguments {
     #[arg(long, value_name = "DIR", conflicts_with = "scratch")]
     large: Option<PathBuf>,
     #[command(subcommand)]
-    child: Option<Child>,
+    command: Option<Command>,
 }
 
 #[derive(Subcommand)]
-enum Child {
+enum Command {
+    /// Run random scenarios in virtual time: budgets, drives with troubles, texts that come and go.
+    /// Exits with 1 if a run was not as it must be; its seed repeats it
+    Simulate {
+        /// Number of scenarios
+        #[arg(long, default_value_t = 200)]
+        seeds: u64,
+        /// The first seed
+        #[arg(long, default_value_t = 1)]
+        first: u64,
+    },
     /// Runs one task read from standard input: for the gates themselves
     #[command(hide = true)]
     Child,
@@ -81,8 +92,9 @@ const GATES: [(u32, Gate); 6] = [
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let done = match arguments.child {
-        Some(Child::Child) => child::main().map(|()| true),
+    let done = match arguments.command {
+        Some(Command::Child) => child::main().map(|()| true),
+        Some(Command::Simulate { seeds, first }) => simulate(&arguments, first, seeds),
         None => run(&arguments),
     };
     match done {
@@ -95,10 +107,20 @@ fn main() -> ExitCode {
     }
 }
 
+/// Runs scenarios. Returns true if all were as they must be.
+fn simulate(arguments: &Arguments, first: u64, seeds: u64) -> Result<bool> {
+    let done = simulator::simulate(first, seeds, &scratch(arguments))?;
+    println!("{}", serde_json::to_string_pretty(&done)?);
+    Ok(!done.failed())
+}
+
+fn scratch(arguments: &Arguments) -> PathBuf {
+    arguments.scratch.clone().unwrap_or_else(|| sws_testing::root().join("target/gates"))
+}
+
 /// Runs the selected gates. Returns true if all criteria hold.
 fn run(arguments: &Arguments) -> Result<bool> {
-    let scratch =
-        arguments.scratch.clone().unwrap_or_else(|| sws_testing::root().join("target/gates"));
+    let scratch = scratch(arguments);
     let large = arguments.large.as_deref().map(Large::at).transpose()?;
     let large = large.map_or_else(OnceCell::new, OnceCell::from);
     let setting = Setting { full: arguments.full, only: arguments.only.clone(), scratch, large };

@@ -9,9 +9,11 @@ pub mod goldens;
 pub mod hub;
 pub mod noisy;
 pub mod proxy;
+pub mod random;
 pub mod readers;
 pub mod recorded;
 pub mod toy;
+pub mod troubled;
 pub mod virtual_time;
 
 use std::fs::File;

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use sws_format::{Clock, ShardReader};
 
+use crate::random::Random;
+
 /// Reads from memory.
 #[derive(Clone, Debug)]
 pub struct MemoryReader {
@@ -78,8 +80,7 @@ impl<R: ShardReader> ShardReader for Failing<R> {
 pub struct Flaky<R> {
     inner: R,
     per_mille: AtomicU32,
-    /// State of the generator.
-    state: Mutex<u64>,
+    random: Mutex<Random>,
     failed: AtomicU64,
 }
 
@@ -88,7 +89,7 @@ impl<R> Flaky<R> {
     pub fn new(inner: R, seed: u64) -> Self {
         let per_mille = AtomicU32::new(0);
         let failed = AtomicU64::new(0);
-        Flaky { inner, per_mille, state: Mutex::new(seed), failed }
+        Flaky { inner, per_mille, random: Mutex::new(Random::new(seed)), failed }
     }
 
     /// Fails so many reads of a thousand from now on.
@@ -103,11 +104,8 @@ impl<R> Flaky<R> {
 
     fn fails(&self) -> bool {
         let per_mille = self.per_mille.load(Ordering::Relaxed);
-        if per_mille == 0 {
-            return false;
-        }
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let fails = splitmix(&mut state) % 1000 < u64::from(per_mille);
+        let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
+        let fails = random.chance(per_mille);
         self.failed.fetch_add(u64::from(fails), Ordering::Relaxed);
         fails
     }
@@ -182,10 +180,10 @@ pub struct BitFlip<R> {
 
 #[derive(Debug)]
 enum Kind {
-    /// State of the generator, and the flips so far.
+    /// The generator, and the flips so far.
     Passing {
         one_in: u64,
-        state: Mutex<(u64, Vec<Flip>)>,
+        state: Mutex<(Random, Vec<Flip>)>,
     },
     Lasting(Vec<Flip>),
 }
@@ -193,7 +191,7 @@ enum Kind {
 impl<R> BitFlip<R> {
     /// Transient errors: about one read in `one_in` has a wrong bit, and is right when repeated.
     pub fn passing(inner: R, seed: u64, one_in: u64) -> Self {
-        let state = Mutex::new((seed, Vec::new()));
+        let state = Mutex::new((Random::new(seed), Vec::new()));
         BitFlip { inner, kind: Kind::Passing { one_in: one_in.max(1), state } }
     }
 
@@ -231,10 +229,10 @@ impl<R: ShardReader> ShardReader for BitFlip<R> {
         self.apply_lasting(file, offset, &mut into[..got]);
         if let Kind::Passing { one_in, state } = &self.kind {
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-            let (seed, flips) = &mut *state;
-            if got > 0 && splitmix(seed).is_multiple_of(*one_in) {
-                let at = splitmix(seed) % got as u64;
-                let flip = Flip { file, offset: offset + at, bit: (splitmix(seed) % 8) as u8 };
+            let (random, flips) = &mut *state;
+            if got > 0 && random.below(*one_in) == 0 {
+                let at = random.below(got as u64);
+                let flip = Flip { file, offset: offset + at, bit: random.below(8) as u8 };
                 into[at as usize] ^= 1 << flip.bit;
                 flips.push(flip);
             }
@@ -247,15 +245,6 @@ impl<R: ShardReader> ShardReader for BitFlip<R> {
         self.apply_lasting(file, offset, &mut into[..got]);
         Ok(got)
     }
-}
-
-/// Returns the next number of the splitmix64 generator.
-fn splitmix(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// A device of a given speed, which serves one read after another. The latency of a read is hidden

@@ -1,0 +1,260 @@
+//! A scenario, run in virtual time, and what must be true of it at every step.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use sws::{Batch, LoadedSequences, Threads};
+use sws_draft::{Draft, NoDraft};
+use sws_engine::{
+    Gauge, MemoryUse, Options, Plan, PlanOptions, Planner, ProcessMemory, SpeculativeWeightStreamer,
+};
+use sws_format::{Clock, ShardReader};
+use sws_model::{ForwardPass, Inventory};
+use sws_store::{Mirror, NVMeWeightStore, ReaderKind, StoreOptions};
+use sws_testing::random::Random;
+use sws_testing::readers::{BitFlip, Flip};
+use sws_testing::troubled::{TroubleCounts, Troubled};
+
+use super::model::SimulatedModel;
+use super::scenario::{CONTEXT, Drive, Scenario};
+use crate::crowd::{Running, Told};
+
+/// Steps after which a text that has not ended counts as lost.
+const MOST_STEPS: u64 = 20_000;
+
+/// What became of a scenario.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Outcome {
+    pub(super) texts: Vec<Told>,
+    pub(super) steps: u64,
+    pub(super) time: Duration,
+    pub(super) bytes: u64,
+    pub(super) troubles: TroubleCounts,
+    /// Bits that were always wrong.
+    pub(super) rotten: usize,
+    /// The sentence by which the model was refused.
+    pub(super) refused: Option<String>,
+}
+
+impl Outcome {
+    /// True if something happened that may end a text or refuse the model.
+    pub(super) fn may_fail(&self) -> bool {
+        self.rotten > 0 || self.troubles.harmful() > 0
+    }
+}
+
+/// Runs a scenario. An error says what was not as it must be.
+pub(super) fn run(scenario: &Scenario, model: &SimulatedModel) -> Result<Outcome> {
+    let clock = Clock::simulated();
+    let mut random = Random::new(!scenario.seed);
+    let drives: Vec<&Drive> = std::iter::once(&scenario.drive).chain(&scenario.copies).collect();
+    let mut rotten = 0;
+    let mut readers = Vec::new();
+    for drive in &drives {
+        let inner = ReaderKind::Mmap.open(&model.manifest, &model.dir, scenario.depth)?;
+        let flips = if model.has_checksums { drive.rotten } else { 0 };
+        rotten += flips;
+        let flips = (0..flips).map(|_| model.place(&mut random)).collect::<Vec<Flip>>();
+        let inner: Arc<dyn ShardReader> = Arc::new(BitFlip::lasting(inner, flips));
+        let troubles = if model.has_checksums { drive.troubles } else { drive.troubles.honest() };
+        readers.push(Arc::new(Troubled::new(inner, clock.clone(), troubles, random.bits())));
+    }
+    for (reader, drive) in readers.iter().zip(&drives) {
+        if drive.troubles_at_start {
+            reader.begin();
+        }
+    }
+    let mut outcome = Outcome { rotten, ..Outcome::default() };
+    match loaded(scenario, model, &clock, &readers) {
+        Err(refused) => outcome.refused = Some(format!("{refused:#}")),
+        Ok(lm) => {
+            readers.iter().for_each(|reader| reader.begin());
+            texts(scenario, model, lm, &clock, &mut outcome)?;
+        }
+    }
+    readers.iter().for_each(|reader| outcome.troubles.add(&reader.counts()));
+    outcome.time = clock.now();
+    Ok(outcome)
+}
+
+fn loaded(
+    scenario: &Scenario,
+    model: &SimulatedModel,
+    clock: &Clock,
+    readers: &[Arc<Troubled>],
+) -> Result<SpeculativeWeightStreamer> {
+    let (reader, others) = readers.split_first().context("no drive")?;
+    let copies = others.iter().zip(&scenario.copies).map(|(reader, drive)| Mirror {
+        dir: model.dir.clone(),
+        reader: Arc::clone(reader) as Arc<dyn ShardReader>,
+        files: vec![true; model.manifest.files.len()],
+        simulated: Some(drive.disk),
+    });
+    let store = StoreOptions {
+        reader: Some(Arc::clone(reader) as Arc<dyn ShardReader>),
+        mirrors: copies.collect(),
+        depth: scenario.depth,
+        chunk: scenario.chunk,
+        cache: None,
+        clock: clock.clone(),
+        simulated: Some(scenario.drive.disk),
+        ..StoreOptions::default()
+    };
+    let store = Arc::new(NVMeWeightStore::open(Arc::clone(&model.manifest), &model.dir, store)?);
+    let draft: Box<dyn Draft> = match sws_testing::draft(&model.spec, scenario.draft) {
+        Ok(draft) if scenario.draft > 0 => Box::new(draft),
+        // Not all layers have experts.
+        _ => Box::new(NoDraft),
+    };
+    let inventory = Inventory::new(&model.spec, store.manifest())?;
+    let asked = PlanOptions {
+        context: Some(CONTEXT.min(model.spec.context)),
+        batch: scenario.at_a_time,
+        draft: draft.bytes() as u64,
+        ..PlanOptions::default()
+    };
+    let process = ProcessMemory::default();
+    let planner = Planner::new(&model.spec, &inventory, store.manifest(), process, asked)?;
+    let most = planner.weights() + draft.bytes() as u64 + (1 << 20);
+    let plan = planner.plan(planner.minimum() + (scenario.room * most as f64) as u64)?;
+    let draft = if plan.ledger.get(MemoryUse::Draft) > 0 { draft } else { Box::new(NoDraft) };
+    let options = Options {
+        draft,
+        policy: scenario.policy,
+        ablations: scenario.ablations,
+        costs: scenario.costs,
+        ..Options::default()
+    };
+    let pass = ForwardPass::new(model.spec.clone());
+    Ok(SpeculativeWeightStreamer::with_plan(pass, store, plan, options)?)
+}
+
+/// The texts, and those of them that run.
+struct Texts<'s> {
+    scenario: &'s Scenario,
+    model: &'s SimulatedModel,
+    /// Numbers of the texts that have not come, the next last.
+    waiting: Vec<usize>,
+    running: Vec<Running>,
+    over: BTreeMap<usize, Told>,
+    /// When each running text had its last token.
+    heard: BTreeMap<usize, Duration>,
+    longest_step: Duration,
+}
+
+fn texts(
+    scenario: &Scenario,
+    model: &SimulatedModel,
+    lm: SpeculativeWeightStreamer,
+    clock: &Clock,
+    outcome: &mut Outcome,
+) -> Result<()> {
+    let gauge = lm.gauge();
+    let plan = lm.plan().context("a run without a plan")?.clone();
+    let mut sequences = LoadedSequences::new(lm, &Threads::start(1)?);
+    let mut batch = sequences.batch(scenario.at_a_time)?;
+    if let Some(gap) = scenario.gap {
+        batch = batch.with_turns(gap);
+    }
+    let mut waiting: Vec<usize> = (0..scenario.texts.len()).collect();
+    waiting.sort_by_key(|&number| std::cmp::Reverse((scenario.texts[number].comes_at, number)));
+    let mut texts = Texts {
+        scenario,
+        model,
+        waiting,
+        running: Vec::new(),
+        over: BTreeMap::new(),
+        heard: BTreeMap::new(),
+        longest_step: Duration::ZERO,
+    };
+    while !texts.waiting.is_empty() || !batch.is_empty() {
+        texts.begin(&mut batch, outcome.steps)?;
+        texts.step(&mut batch, clock)?;
+        within(&mut batch, &gauge, &plan)?;
+        outcome.steps += 1;
+        ensure!(outcome.steps < MOST_STEPS, "after {MOST_STEPS} steps a text has not ended");
+    }
+    ensure!(texts.over.len() == scenario.texts.len(), "a text is lost");
+    outcome.texts = texts.over.into_values().collect();
+    outcome.bytes = gauge.read().device_bytes;
+    Ok(())
+}
+
+/// Checks that memory is within its plan.
+fn within(batch: &mut Batch<'_>, gauge: &Gauge, plan: &Plan) -> Result<()> {
+    let [held, room] = batch.memory();
+    ensure!(held <= room, "{held} bytes of keys and values in {room}");
+    let kv = plan.ledger.get(MemoryUse::KvCache);
+    ensure!(room <= kv, "room for {room} bytes of keys and values, {kv} planned");
+    let lent = plan.lent_bytes() as u64 + gauge.read().context_lent;
+    let slots = plan.ledger.get(MemoryUse::Slots) + lent;
+    let cached = gauge.read().peak_cache_bytes;
+    ensure!(
+        cached <= slots.max(plan.arena_bytes() as u64 + lent),
+        "{cached} bytes in slots of {slots}"
+    );
+    Ok(())
+}
+
+impl Texts<'_> {
+    /// Begins the texts whose time has come, as far as there is room.
+    fn begin(&mut self, batch: &mut Batch<'_>, step: u64) -> Result<()> {
+        while let Some(&number) = self.waiting.last()
+            && self.scenario.texts[number].comes_at <= step
+            && batch.has_room(false)
+        {
+            self.waiting.pop();
+            let planned = &self.scenario.texts[number];
+            let mut text = planned.text.clone();
+            let begun = planned.continues.and_then(|earlier| self.over.get(&earlier));
+            if let Some(begun) = begun.filter(|told| told.failed.is_none()) {
+                let answer = &begun.tokens[..begun.tokens.len() / 2];
+                let prompt = [&begun.text.prompt[..], answer].concat();
+                let context = CONTEXT.min(self.model.spec.context);
+                if !answer.is_empty() && prompt.len() + text.new < context {
+                    text.prompt = prompt;
+                    text.forked = true;
+                }
+            }
+            self.running.push(Running::begin(batch, &self.model.model, text)?);
+        }
+        Ok(())
+    }
+
+    /// Makes a step, and checks the time between two tokens of a text.
+    fn step(&mut self, batch: &mut Batch<'_>, clock: &Clock) -> Result<()> {
+        let began = clock.now();
+        let texts = batch.len() as u32;
+        let mut wrong = None;
+        let mut gaps = Vec::new();
+        let Texts { model, running, over, heard, .. } = self;
+        batch.step(&mut |number, event| {
+            let at = running.iter().position(|running| running.told().text.number == number);
+            let Some(at) = at else {
+                wrong = Some(format!("text {number} is over and has an event"));
+                return;
+            };
+            let before = running[at].told().tokens.len();
+            let is_over = running[at].happened(&model.model, event);
+            if running[at].told().tokens.len() > before {
+                let last = heard.insert(number, clock.now());
+                gaps.extend(last.map(|last| clock.now() - last));
+            }
+            if is_over {
+                over.insert(number, running.remove(at).into_told());
+                heard.remove(&number);
+            }
+        });
+        wrong.map_or(Ok(()), |wrong| Err(anyhow::anyhow!(wrong)))?;
+        self.longest_step = self.longest_step.max(clock.now() - began);
+        if let (Some(gap), Some(longest)) = (self.scenario.gap, gaps.into_iter().max()) {
+            // Each turn ends after a whole step, and others may have come meanwhile.
+            let most =
+                gap + (texts + 1).max(self.scenario.at_a_time as u32 + 1) * self.longest_step;
+            ensure!(longest <= most, "{longest:?} between two tokens of a text, {most:?} at most");
+        }
+        Ok(())
+    }
+}
