@@ -76,7 +76,9 @@ fn expert(
     let lanes = |row: Vec<f64>| {
         let mut lanes = [0f64; 32];
         for (i, (w, x)) in row.iter().zip(&inner).enumerate() {
-            lanes[i % 32] = w.mul_add(*x, lanes[i % 32]);
+            #[expect(clippy::disallowed_methods, reason = "an f64, whose last bits do not matter")]
+            let sum = w.mul_add(*x, lanes[i % 32]);
+            lanes[i % 32] = sum;
         }
         lanes.iter().sum()
     };

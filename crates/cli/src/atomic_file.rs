@@ -1,14 +1,13 @@
 //! Output files that appear once they are complete.
 
-use std::fs::{File, FileType, Permissions};
+use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Seek, SeekFrom, Write};
-use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use anyhow::{anyhow, bail};
 use sws_format::{open_stream, remedy};
+use sws_os::open::{is_of_the_system, is_pipe, is_stream, stdout_if, usual_permissions};
 use tempfile::{NamedTempFile, TempDir};
 
 /// Limit of symbolic links followed, as in the kernel.
@@ -221,19 +220,9 @@ fn under_way(change: impl FnOnce(&mut Vec<PathBuf>)) {
     change(&mut UNDER_WAY.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
 }
 
-/// Returns standard output if `path` leads there. A newly opened file would be written from its
-/// beginning, over the output of other writers.
-fn stdout_if(path: &Path) -> Option<File> {
-    let stdout = File::from(std::io::stdout().as_fd().try_clone_to_owned().ok()?);
-    let there = path.metadata().ok()?;
-    let here = stdout.metadata().ok()?;
-    let same = (there.dev(), there.ino()) == (here.dev(), here.ino());
-    (same && !there.file_type().is_char_device()).then_some(stdout)
-}
-
 fn opened(path: &Path) -> anyhow::Result<File> {
     open_stream(path).map_err(|e| match e.kind() {
-        ErrorKind::NotConnected if path.metadata().is_ok_and(|m| m.file_type().is_fifo()) => {
+        ErrorKind::NotConnected if path.metadata().is_ok_and(|m| is_pipe(&m.file_type())) => {
             anyhow!("`{}` is a pipe that nothing reads; start its reader first", path.display())
         }
         _ => refused(path, &e),
@@ -243,11 +232,7 @@ fn opened(path: &Path) -> anyhow::Result<File> {
 fn target(path: &Path) -> anyhow::Result<OutputTarget> {
     let shown = path.display();
     let chain = links(path).map_err(|e| refused(path, &e))?;
-    let system = |path: &PathBuf| {
-        // `/dev/shm` is a file system for ordinary files.
-        let whose = [Path::new("/dev"), Path::new("/proc")];
-        whose.iter().any(|dir| path.starts_with(dir)) && !path.starts_with("/dev/shm")
-    };
+    let system = |path: &PathBuf| is_of_the_system(path);
     let last = chain.last().map_or(path, PathBuf::as_path).to_owned();
     let kind = match path.metadata() {
         Ok(there) => there.file_type(),
@@ -265,7 +250,6 @@ fn target(path: &Path) -> anyhow::Result<OutputTarget> {
         }
         Err(e) => return Err(refused(path, &e)),
     };
-    let is_stream = |kind: &FileType| kind.is_fifo() || kind.is_char_device();
     match () {
         () if kind.is_dir() => bail!("`{shown}` is a directory; name a file to write to"),
         () if is_stream(&kind) => Ok(OutputTarget::Stream),
@@ -312,7 +296,9 @@ fn beside(path: &Path, target: &Path) -> anyhow::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(".sws-").suffix(".tmp");
     // Default permissions, which the umask of the user restricts.
-    builder.permissions(<Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o666));
+    if let Some(permissions) = usual_permissions() {
+        builder.permissions(permissions);
+    }
     let dir = target.parent().unwrap_or(Path::new("/"));
     let file = builder.tempfile_in(dir).map_err(|e| refused(path, &e))?;
     under_way(|files| files.push(file.path().to_owned()));

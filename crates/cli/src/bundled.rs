@@ -2,11 +2,11 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
 use sws_format::MANIFEST_FILE;
+use sws_os::image::OwnBytes;
 use sws_store::user_cache;
 
 /// The files, one behind the other.
@@ -63,8 +63,8 @@ fn write_to(dir: &Path) -> io::Result<()> {
     let parent = dir.parent().unwrap_or(dir);
     std::fs::create_dir_all(parent)?;
     let new = tempfile::Builder::new().prefix("new").tempdir_in(parent)?;
-    let program = File::open("/proc/self/exe")?;
-    let mut at = offset()?;
+    let program = OwnBytes::of(FILES)?;
+    let mut at = 0;
     let mut buffer = vec![0; STEP];
     for (len, path) in entries() {
         let path = new.path().join(path);
@@ -93,22 +93,6 @@ fn write_to(dir: &Path) -> io::Result<()> {
             Ok(())
         }
     }
-}
-
-/// Offset of the files in the program's own file, from the place of its memory.
-fn offset() -> io::Result<u64> {
-    let address = FILES.as_ptr() as u64;
-    let maps = std::fs::read_to_string("/proc/self/maps")?;
-    // 7f00-7f20 r--p 00001000 fe:00 1234 /usr/bin/sws
-    let found = maps.lines().find_map(|line| {
-        let mut words = line.split_ascii_whitespace();
-        let (start, end) = words.next()?.split_once('-')?;
-        let number = |digits| u64::from_str_radix(digits, 16).ok();
-        let (start, end) = (number(start)?, number(end)?);
-        let offset = number(words.nth(1)?)?;
-        (start..end).contains(&address).then(|| address - start + offset)
-    });
-    found.ok_or_else(|| io::Error::other("the program does not find its own file"))
 }
 
 #[cfg(test)]

@@ -46,8 +46,8 @@ pub(crate) struct ConfigFile {
 
 /// The place of the file unless another is typed.
 pub(crate) fn place() -> Option<PathBuf> {
-    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
-    let base = absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")))?;
+    let get = |name: &str| std::env::var_os(name);
+    let base = sws_os::places::of_user(get, "XDG_CONFIG_HOME", ".config")?;
     Some(base.join("sws/config.toml"))
 }
 

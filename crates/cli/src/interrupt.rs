@@ -5,12 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use anyhow::anyhow;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
-use signal_hook::iterator::{Handle, Signals};
-use signal_hook::low_level::exit;
 use sws::Cancel;
 use sws_format::Clock;
+use sws_os::process::exit_now;
+use sws_os::signal::{ListenerHandle, Signal, SignalListener, set_flag};
 
 use crate::atomic_file;
 use crate::terminal::{can_draw, erase_line, note};
@@ -19,7 +17,7 @@ use crate::terminal::{can_draw, erase_line, note};
 /// unfinished files, and with the terminal as it was.
 pub(crate) struct Interrupt {
     asked: Arc<InterruptState>,
-    signals: &'static [i32],
+    signals: &'static [Signal],
 }
 
 /// What a first signal that takes a while is answered with.
@@ -50,28 +48,31 @@ impl Interrupt {
     /// Listens for Ctrl-C only, for a single answer of a chat. SIGTERM while the chat waits for a
     /// message ends the program at once, as there is nothing to clean up.
     pub(crate) fn of_an_answer() -> anyhow::Result<Interrupt> {
-        Interrupt::listen(&[SIGINT], Some(HEARD))
+        Interrupt::listen(&[Signal::Interrupt], Some(HEARD))
     }
 
     /// Listens for Ctrl-C and SIGTERM, the signal of `kill` and supervisors, for the whole program.
     pub(crate) fn of_the_program() -> anyhow::Result<Interrupt> {
-        Interrupt::listen(&[SIGINT, SIGTERM], Some(HEARD))
+        Interrupt::listen(&[Signal::Interrupt, Signal::Terminate], Some(HEARD))
     }
 
     /// The same for a server, which says itself how it ends, and for what watches one.
     #[cfg(feature = "serve")]
     pub(crate) fn of_a_server() -> anyhow::Result<Interrupt> {
-        Interrupt::listen(&[SIGINT, SIGTERM], None)
+        Interrupt::listen(&[Signal::Interrupt, Signal::Terminate], None)
     }
 
-    fn listen(signals: &'static [i32], answer: Option<&'static str>) -> anyhow::Result<Interrupt> {
+    fn listen(
+        signals: &'static [Signal],
+        answer: Option<&'static str>,
+    ) -> anyhow::Result<Interrupt> {
         let asked = Arc::new(InterruptState::default());
         heed(signals, &asked, answer).map_err(unheard)?;
         Ok(Interrupt { asked, signals })
     }
 
     /// The signals that it listens for.
-    pub(crate) fn signals(&self) -> &'static [i32] {
+    pub(crate) fn signals(&self) -> &'static [Signal] {
         self.signals
     }
 
@@ -106,23 +107,23 @@ impl InterruptState {
 
 /// Sets the flag in the handler, at once, and lets a thread end the program.
 fn heed(
-    signals: &[i32],
+    signals: &[Signal],
     asked: &Arc<InterruptState>,
     answer: Option<&'static str>,
 ) -> std::io::Result<()> {
     for &signal in signals {
-        flag::register(signal, Arc::clone(&asked.stop))?;
+        set_flag(signal, Arc::clone(&asked.stop))?;
     }
-    let mut signals = Signals::new(signals)?;
+    let mut signals = SignalListener::new(signals)?;
     let asked = Arc::clone(asked);
     let wait = move || {
-        for _ in signals.forever() {
+        while signals.wait().is_some() {
             if asked.is_second() {
                 if let Some(restore) = BEFORE_AN_END.get() {
                     restore();
                 }
                 atomic_file::remove_all();
-                exit(INTERRUPTED.into());
+                exit_now(INTERRUPTED.into());
             }
             if let Some(answer) = answer {
                 tell_if_slow(&asked, answer);
@@ -151,22 +152,22 @@ fn tell_if_slow(asked: &Arc<InterruptState>, answer: &'static str) {
 /// While it lives, Ctrl-C or SIGTERM ends the program at once, with a last word: for work that may be
 /// cut at any moment, and that the same command continues.
 #[derive(Debug)]
-pub(crate) struct Ending(Handle);
+pub(crate) struct Ending(ListenerHandle);
 
 impl Ending {
     pub(crate) fn at_a_signal(words: &'static str) -> anyhow::Result<Ending> {
         let begun = || {
-            let mut signals = Signals::new([SIGINT, SIGTERM])?;
+            let mut signals = SignalListener::new(&[Signal::Interrupt, Signal::Terminate])?;
             let handle = signals.handle();
             let wait = move || {
-                if signals.forever().next().is_some() {
+                if signals.wait().is_some() {
                     atomic_file::remove_all();
                     if can_draw() {
                         // The bar.
                         erase_line();
                     }
                     note!("sws: {words}");
-                    exit(INTERRUPTED.into());
+                    exit_now(INTERRUPTED.into());
                 }
             };
             std::thread::Builder::new().stack_size(128 << 10).spawn(wait)?;

@@ -1,13 +1,11 @@
 //! Resource limits of the process, reported before they are exceeded, or where they are.
 
 use std::hint::black_box;
-use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use anyhow::{anyhow, bail};
-use signal_hook::consts::SIGXFSZ;
 use sws::Threads;
-use sws_format::ProcessLimits;
+use sws_os::limits::{ProcessLimits, refuse_large_writes};
 
 /// Minimum stack size for the main thread, with a large margin.
 const STACK: u64 = 1 << 20;
@@ -30,12 +28,8 @@ pub(crate) fn stack() -> anyhow::Result<()> {
 
 /// Makes an exceeded file size limit an error of the write.
 pub(crate) fn file_size() -> anyhow::Result<()> {
-    // Without this, SIGXFSZ ends the program; the error of the write names the file.
-    let outgrown = signal_hook::flag::register(SIGXFSZ, Arc::default());
-    outgrown.map_err(|e| {
-        anyhow!("signals cannot be received: {e}; start the program in another way")
-    })?;
-    Ok(())
+    refuse_large_writes()
+        .map_err(|e| anyhow!("signals cannot be received: {e}; start the program in another way"))
 }
 
 /// Starts the compute threads: as many as requested, or one per core.

@@ -5,13 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::anyhow;
-use rustix::process::getpgrp;
-use rustix::termios::{OptionalActions, tcgetattr, tcgetpgrp, tcsetattr};
 use rustyline::error::ReadlineError;
 use rustyline::history::MemHistory;
 use rustyline::{Config, Editor};
-use signal_hook::consts::{SIGHUP, SIGQUIT, SIGTERM};
-use signal_hook::iterator::Signals;
+use sws_os::signal::{Signal, SignalListener, end_by};
+use sws_os::terminal::{StdStream, TerminalSettings, is_background};
 
 use crate::watch::restore;
 
@@ -152,19 +150,18 @@ fn read_line(from: &mut impl BufRead) -> anyhow::Result<InputLine> {
 ///
 /// SIGINT needs no handling here: the editor treats it as Ctrl-C.
 fn restore_when_ended(editing: Arc<AtomicBool>) -> std::io::Result<()> {
-    let before = tcgetattr(std::io::stdin())?;
-    let mut signals = Signals::new([SIGTERM, SIGHUP, SIGQUIT])?;
+    let before = TerminalSettings::of(StdStream::In)?;
+    let mut signals = SignalListener::new(&[Signal::Terminate, Signal::HangUp, Signal::Quit])?;
     let wait = move || {
-        for signal in signals.forever() {
+        while let Some(signal) = signals.wait() {
             // A background process that changes the terminal would be stopped instead of ended.
-            let background = tcgetpgrp(std::io::stdin()).is_ok_and(|group| group != getpgrp());
-            if editing.load(Ordering::SeqCst) && !background {
+            if editing.load(Ordering::SeqCst) && !is_background(StdStream::In) {
                 // Errors are ignored, as the program is about to end.
-                let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &before);
+                let _ = before.set(StdStream::In);
                 let _ = std::io::stdout().write_all(PASTES_ARE_TYPED);
             }
             restore();
-            let _ = signal_hook::low_level::emulate_default_handler(signal);
+            end_by(signal);
         }
     };
     std::thread::Builder::new().stack_size(256 << 10).spawn(wait).map(drop)

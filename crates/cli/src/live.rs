@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sws_engine::{Counters, Gauge, Metrics, memory};
 use sws_format::Clock;
+use sws_os::terminal::StdStream;
 
 use crate::account::rate;
 use crate::terminal::{self, is_line_full};
@@ -205,7 +206,7 @@ fn of_budget(used: u64, budget: Option<u64>) -> String {
 
 /// Columns of the terminal, as far as the line uses them.
 pub(crate) fn columns() -> usize {
-    terminal::columns(std::io::stderr()).unwrap_or(COLUMNS).min(COLUMNS)
+    terminal::columns(StdStream::Err).unwrap_or(COLUMNS).min(COLUMNS)
 }
 
 /// Writes to the terminal, ignoring errors.

@@ -57,6 +57,7 @@ fn asks_for_help(kind: ErrorKind) -> bool {
 #[inline(never)]
 fn start() -> ExitCode {
     process::reserve();
+    sws_os::terminal::prepare();
     #[cfg(feature = "tale")]
     sws_engine::leave_out_of_plans(bundled::bytes());
     interrupt::before_an_end(watch::restore);

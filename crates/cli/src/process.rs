@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cap::Cap;
 use sws::{RamBudget, ReadingRoom};
-use sws_format::ProcessLimits;
+use sws_os::limits::ProcessLimits;
+use sws_os::process::exit_now;
 use sws_store::Granted;
 
 use crate::atomic_file;
@@ -94,7 +95,7 @@ fn no_memory(bytes: usize) -> ! {
         ),
     };
     atomic_file::remove_all();
-    signal_hook::low_level::exit(REFUSED.into())
+    exit_now(REFUSED.into())
 }
 
 #[cfg(test)]

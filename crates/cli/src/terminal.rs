@@ -8,12 +8,11 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, BufRead, ErrorKind, IsTerminal, Read, Write};
-use std::os::fd::AsFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::anyhow;
-use rustix::termios::tcgetwinsize;
 use sws_format::remedy;
+use sws_os::terminal::{self, StdStream};
 use sws_watch::screen::column_after;
 
 /// Most bytes of an answer to a question.
@@ -32,7 +31,7 @@ fn column() -> MutexGuard<'static, usize> {
 }
 
 /// Takes note of a text that was shown on a terminal.
-fn moved(text: &str, by: impl AsFd) {
+fn moved(text: &str, by: StdStream) {
     if let Some(columns) = columns(by) {
         let mut column = column();
         *column = column_after(text, *column, columns);
@@ -50,20 +49,19 @@ pub(crate) fn is_dumb() -> bool {
 }
 
 /// Columns of a terminal; `None` if it is none, or does not tell.
-pub(crate) fn columns(of: impl AsFd) -> Option<usize> {
-    let size = tcgetwinsize(of).ok()?;
-    Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
+pub(crate) fn columns(of: StdStream) -> Option<usize> {
+    terminal::columns(of).map(usize::from)
 }
 
 /// True if the cursor waits behind the last column of the terminal. It forgets this where it is moved
 /// and returned, and the next character would replace the last.
 pub(crate) fn is_line_full() -> bool {
-    columns(io::stderr()).is_some_and(|columns| *column() >= columns)
+    columns(StdStream::Err).is_some_and(|columns| *column() >= columns)
 }
 
 /// True if the cursor stands behind a text on the terminal.
 pub(crate) fn is_within_line() -> bool {
-    columns(io::stderr()).is_some() && *column() > 0
+    columns(StdStream::Err).is_some() && *column() > 0
 }
 
 fn held() -> MutexGuard<'static, Option<HeldMessages>> {
@@ -119,7 +117,7 @@ pub(crate) fn hint(words: fmt::Arguments<'_>) {
         None => {
             let words = escaped(&words);
             let _ = io::stderr().write_all(words.as_bytes());
-            moved(&words, io::stderr());
+            moved(&words, StdStream::Err);
         }
     }
 }
@@ -169,7 +167,7 @@ pub(crate) fn show(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     let text = if out.is_terminal() { escaped(text) } else { Cow::Borrowed(text) };
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(refused)?;
-    moved(&text, &out);
+    moved(&text, StdStream::Out);
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use std::io::{ErrorKind, Read};
 use std::path::PathBuf;
 
 use sws_format::open_regular;
+use sws_os::places;
 
 use crate::FarError;
 use crate::address::{has_good_port, has_host};
@@ -58,7 +59,7 @@ impl Aws {
             Some(Ok(value)) if is_plain(&value) => Ok(Some(value)),
             Some(_) => Err(FarError::setting(name, "has characters that none has")),
         };
-        let home = get("HOME").map(PathBuf::from);
+        let home = places::home(get);
         let place = |name: &str, file: &str| {
             let typed = get(name).map(PathBuf::from);
             typed.or_else(|| Some(home.as_ref()?.join(".aws").join(file)))

@@ -10,12 +10,13 @@ use sws_format::{
     PieceKind, ShardReader, open_regular,
 };
 use sws_hub::http::ATTEMPTS;
+use sws_os::open::create_private_dir;
 use sws_store::{Supply, user_cache};
 use tracing::{debug, info};
 
 use crate::downloads::{Downloads, FarCounts};
 use crate::fetch::FetchShared;
-use crate::files::{private, replace};
+use crate::files::replace;
 use crate::key::short;
 use crate::place::ModelPlace;
 use crate::queue::CellQueue;
@@ -51,7 +52,7 @@ impl Far {
     pub fn open(origin: FarOrigin, options: &FarOptions) -> Result<Far, FarError> {
         let cache = options.cache.clone().or_else(|| Some(user_cache()?.join("far")));
         let root = cache.ok_or(FarError::NoCache)?;
-        private(&root).map_err(|e| FarError::write(&root, e))?;
+        create_private_dir(&root).map_err(|e| FarError::write(&root, e))?;
         let longest = options.manifest.map_or(MAX_MANIFEST_BYTES, |it| it.min(MAX_MANIFEST_BYTES));
         let (json, manifest, is_new) = manifest(&origin, &root, longest)?;
         let place = ModelPlace::open(&root, &short(&json), Arc::new(manifest), options.limit)?;

@@ -3,11 +3,11 @@
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use sws_format::{Checksum, FileEntry};
 use sws_hub::http::{ATTEMPTS, ByteRange, HttpFailure, HttpReply, text};
+use sws_os::file::write_all_at;
 use tracing::info;
 use ureq::http::{StatusCode, header};
 
@@ -94,7 +94,7 @@ impl FetchShared {
             let mut blocks = place.cells.blocks(&place.manifest, cell).peekable();
             let mut sum = Checksum::default();
             self.stream(span.file, span.start..span.end, buffer, &mut |at, bytes| {
-                file.write_all_at(bytes, at)
+                write_all_at(&file, bytes, at)
                     .map_err(|e| FetchStop::Far(FarError::write(&path, e)))?;
                 let end = at + bytes.len() as u64;
                 while let Some(&block) = blocks.peek().filter(|block| block.start < end) {

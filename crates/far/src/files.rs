@@ -1,26 +1,18 @@
 //! Files of the cache: links and pipes in their place are not followed, and other users cannot
 //! read them.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 
-/// The flags do not follow links, and do not wait for the other end of a pipe.
-pub(crate) const FLAGS: i32 =
-    rustix::fs::OFlags::NOFOLLOW.union(rustix::fs::OFlags::NONBLOCK).bits() as i32;
-
-/// Creates a directory that only this user can access.
-pub(crate) fn private(dir: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(dir)
-}
+use sws_os::open::{no_link, private};
 
 /// Opens or creates a file for reading and writing. Replaces a link, a pipe or an empty directory
 /// in its place. The target of a link is kept.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    let mut open = || options.custom_flags(FLAGS).open(path);
+    options.read(true).write(true).create(true).truncate(false);
+    let mut open = || private(no_link(&mut options)).open(path);
     match open() {
         Ok(file) if file.metadata()?.is_file() => return Ok(file),
         Err(e) if path.symlink_metadata().is_err() || is_file(path) => return Err(e),
@@ -46,7 +38,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let fresh = path.with_added_extension(format!("{}.tmp", std::process::id()));
     // A killed process with the same id may have left the file.
     let _ = fs::remove_file(&fresh);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+    let mut file = private(OpenOptions::new().write(true).create_new(true)).open(&fresh)?;
     let written = file.write_all(bytes).and_then(|()| fs::rename(&fresh, path));
     if written.is_err() {
         let _ = fs::remove_file(&fresh);

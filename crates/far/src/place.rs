@@ -4,18 +4,20 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::ops::Range;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use rustix::fs::{Advice, FallocateFlags, FlockOperation};
 use sws_format::{Manifest, SMALL_FILES};
 use sws_hub::free_space;
+use sws_os::file::{allocated, forget, make_sparse, punch as free_range, touch};
+use sws_os::identity::FileIdentity;
+use sws_os::lock::{wait_alone, wait_shared};
+use sws_os::open::{create_private_dir, no_link};
 use tracing::{debug, info};
 
 use crate::FarError;
 use crate::cells::{CellSpan, Cells};
-use crate::files::{FLAGS, create, is_file, private};
+use crate::files::{create, is_file};
 use crate::record::CellRecord;
 
 /// Disk space that stays free for everything else: a twentieth of the space that is free at first,
@@ -81,8 +83,11 @@ impl ModelPlace {
         if alone {
             place.count().map_err(refused)?;
         }
-        rustix::fs::flock(&place._used, FlockOperation::LockShared)
-            .map_err(|e| refused(e.into()))?;
+        // Where a lock cannot change, it is given up first.
+        if cfg!(windows) && alone {
+            place._used.unlock().map_err(refused)?;
+        }
+        wait_shared(&place._used).map_err(refused)?;
         make_room(root, key, place.limit);
         Ok(place)
     }
@@ -110,11 +115,11 @@ impl ModelPlace {
         let path = self.path(file);
         let refused = |e| FarError::write(&path, e);
         let parent = path.parent().unwrap_or(&self.files);
-        private(parent).map_err(|e| FarError::write(parent, e))?;
+        create_private_dir(parent).map_err(|e| FarError::write(parent, e))?;
         let open = create(&path).map_err(refused)?;
         let len = self.manifest.files.get(file as usize).map_or(0, |entry| entry.len);
         if open.metadata().map_err(refused)?.len() != len {
-            open.set_len(len).map_err(refused)?;
+            make_sparse(&open).and_then(|()| open.set_len(len)).map_err(refused)?;
         }
         Ok(open)
     }
@@ -124,8 +129,7 @@ impl ModelPlace {
         let path = self.locks.join((cell % LOCKS).to_string());
         let refused = |e| FarError::write(&path, e);
         let file = create(&path).map_err(refused)?;
-        let lock = || rustix::fs::flock(&file, FlockOperation::LockExclusive);
-        rustix::io::retry_on_intr(lock).map_err(|e| refused(e.into()))?;
+        wait_alone(&file).map_err(refused)?;
         Ok(file)
     }
 
@@ -252,19 +256,19 @@ impl ModelPlace {
 /// model. It is then locked exclusively until the lock is made shared.
 fn claim(dir: &Path, below: &[&Path]) -> io::Result<(File, bool)> {
     loop {
-        below.iter().try_for_each(|dir| private(dir))?;
+        below.iter().try_for_each(|dir| create_private_dir(dir))?;
         let path = dir.join(USED);
         let used = create(&path)?;
-        let alone = rustix::fs::flock(&used, FlockOperation::NonBlockingLockExclusive).is_ok();
+        let alone = used.try_lock().is_ok();
         if !alone {
-            let lock = || rustix::fs::flock(&used, FlockOperation::LockShared);
-            rustix::io::retry_on_intr(lock)?;
+            wait_shared(&used)?;
         }
         // Another process may have removed the model just before it was locked.
-        let is_it = |about: fs::Metadata| used.metadata().is_ok_and(|it| it.ino() == about.ino());
-        if path.symlink_metadata().is_ok_and(is_it) {
-            // The time of the last use decides which models are removed.
-            touch(&used);
+        let it = FileIdentity::of(&used)?;
+        if FileIdentity::at_link(&path).is_ok_and(|there| there.is_same_file(&it)) {
+            // The time of the last use decides which models are removed. On failure the model may be
+            // removed before others.
+            let _ = touch(&used);
             return Ok((used, alone));
         }
     }
@@ -273,7 +277,7 @@ fn claim(dir: &Path, below: &[&Path]) -> io::Result<(File, bool)> {
 /// Frees ranges of a file, which keeps its length. False if all of its bytes were freed.
 fn punch(path: &Path, spans: &[CellSpan], len: u64) -> io::Result<bool> {
     // A link could lead to a foreign file.
-    let file = match OpenOptions::new().write(true).custom_flags(FLAGS).open(path) {
+    let file = match no_link(OpenOptions::new().write(true)).open(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(true),
         Err(_) if !is_file(path) => return Ok(true),
         file => file?,
@@ -281,9 +285,7 @@ fn punch(path: &Path, spans: &[CellSpan], len: u64) -> io::Result<bool> {
     if !file.metadata()?.is_file() {
         return Ok(true);
     }
-    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    let punched =
-        |span: &CellSpan| rustix::fs::fallocate(&file, hole, span.start, span.len()).is_ok();
+    let punched = |span: &CellSpan| free_range(&file, span.start, span.len()).is_ok();
     if spans.iter().all(punched) {
         return Ok(true);
     }
@@ -296,8 +298,7 @@ fn punch(path: &Path, spans: &[CellSpan], len: u64) -> io::Result<bool> {
 /// Writes a range to the drive, and drops its pages from memory.
 pub(crate) fn settle(file: &File, span: CellSpan) -> io::Result<()> {
     file.sync_data()?;
-    let len = std::num::NonZeroU64::new(span.len());
-    let _ = rustix::fs::fadvise(file, span.start, len, Advice::DontNeed);
+    forget(file, span.start, Some(span.len()));
     Ok(())
 }
 
@@ -320,9 +321,7 @@ fn make_room(root: &Path, key: &str, limit: u64) {
             break;
         }
         let Ok(used) = create(&path.join(USED)) else { continue };
-        if rustix::fs::flock(&used, FlockOperation::NonBlockingLockExclusive).is_ok()
-            && fs::remove_dir_all(&path).is_ok()
-        {
+        if used.try_lock().is_ok() && fs::remove_dir_all(&path).is_ok() {
             info!("`{}` went to make room", path.display());
             sum -= bytes;
         }
@@ -337,18 +336,12 @@ fn blocks(dir: &Path) -> u64 {
         for entry in dir.read_dir().into_iter().flatten().flatten() {
             match entry.metadata() {
                 Ok(about) if about.is_dir() => ahead.push(entry.path()),
-                Ok(about) if about.is_file() => sum = sum.saturating_add(about.blocks() * 512),
+                Ok(about) if about.is_file() => {
+                    sum = sum.saturating_add(allocated(&entry.path(), &about));
+                }
                 _ => {}
             }
         }
     }
     sum
-}
-
-/// Sets the time of a file's last use to now.
-fn touch(file: &File) {
-    let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
-    let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
-    // On failure the model may be removed before others.
-    let _ = rustix::fs::futimens(file, &times);
 }

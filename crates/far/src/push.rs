@@ -1,7 +1,6 @@
 //! Uploads a directory of shards to object storage.
 
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -12,6 +11,7 @@ use sws_format::{
     SmallFileError, open_regular,
 };
 use sws_hub::http::{ATTEMPTS, ByteRange, HttpFailure, text};
+use sws_os::file::read_exact_at;
 use sws_shard::verify;
 use tracing::info;
 use ureq::http::{HeaderName, StatusCode, header};
@@ -170,7 +170,7 @@ impl PushFile {
         let hash = finished(hash.finish());
         let mut end = vec![0; self.len.min(END) as usize];
         let at = self.len - end.len() as u64;
-        file.into_inner().read_exact_at(&mut end, at).map_err(refused)?;
+        read_exact_at(&file.into_inner(), &mut end, at).map_err(refused)?;
         let what = What { name: &self.name, len: self.len, hash: &hash, end: &end };
         put(to, &what, moved, &|| {
             let file = open_regular(&self.path).map_err(refused)?;

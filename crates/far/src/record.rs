@@ -7,14 +7,17 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::FlockOperation;
+use sws_os::file::{read_exact_at, write_all_at};
+use sws_os::lock::wait_alone;
+use sws_os::open::no_link;
 
 use crate::files::create;
 
+/// The file whose lock protects the record: itself, or another where a locked file cannot be read.
+const LOCK: &str = if cfg!(windows) { "record.lock" } else { "record" };
 const MAGIC: &[u8; 8] = b"swsfar01";
 /// Bytes of the header: magic, time, and number of cached bytes.
 const HEADER: u64 = 8 + 8 + 8;
@@ -44,27 +47,25 @@ impl CellRecord {
     pub(crate) fn open(dir: &Path, cells: u32) -> io::Result<CellRecord> {
         let path = dir.join("record");
         let file = create(&path)?;
-        let locked = create(&path)?;
+        let locked = create(&dir.join(LOCK))?;
         let len = HEADER + u64::from(cells) * ENTRY;
-        rustix::fs::flock(&locked, FlockOperation::LockExclusive)?;
+        wait_alone(&locked)?;
         let mut magic = [0; 8];
-        let known = file.read_exact_at(&mut magic, 0).is_ok() && magic == *MAGIC;
+        let known = read_exact_at(&file, &mut magic, 0).is_ok() && magic == *MAGIC;
         if !known || file.metadata()?.len() != len {
             file.set_len(0)?;
             file.set_len(len)?;
-            file.write_all_at(MAGIC, 0)?;
+            write_all_at(&file, MAGIC, 0)?;
         }
-        rustix::fs::flock(&locked, FlockOperation::Unlock)?;
+        locked.unlock()?;
         Ok(CellRecord { file, cells, ledger: Mutex::new(locked) })
     }
 
     /// The number of cached bytes in another directory, from its record.
     pub(crate) fn bytes_in(dir: &Path) -> Option<u64> {
-        let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
-        let open =
-            File::options().read(true).custom_flags(flags.bits() as i32).open(dir.join("record"));
+        let file = no_link(File::options().read(true)).open(dir.join("record")).ok()?;
         let mut header = [0; HEADER as usize];
-        open.ok()?.read_exact_at(&mut header, 0).ok()?;
+        read_exact_at(&file, &mut header, 0).ok()?;
         let magic = header.first_chunk()?;
         let bytes = header.last_chunk()?;
         (magic == MAGIC).then(|| u64::from_le_bytes(*bytes))
@@ -74,7 +75,7 @@ impl CellRecord {
     pub(crate) fn uses(&self, cells: Range<u32>) -> io::Result<Vec<u32>> {
         let cells = cells.start..cells.end.min(self.cells);
         let mut bytes = vec![0; cells.len() * ENTRY as usize];
-        self.file.read_exact_at(&mut bytes, at(cells.start))?;
+        read_exact_at(&self.file, &mut bytes, at(cells.start))?;
         let number = |entry: &[u8]| entry.iter().rev().fold(0, |n, &byte| n << 8 | u32::from(byte));
         Ok(bytes.chunks_exact(ENTRY as usize).map(number).collect())
     }
@@ -87,7 +88,7 @@ impl CellRecord {
     /// Sets the entry of a cell: the time of its use, or 0 if it is not cached any more.
     pub(crate) fn set(&self, cell: u32, used: u32) -> io::Result<()> {
         match cell < self.cells {
-            true => self.file.write_all_at(&used.to_le_bytes(), at(cell)),
+            true => write_all_at(&self.file, &used.to_le_bytes(), at(cell)),
             false => Ok(()),
         }
     }
@@ -102,21 +103,20 @@ impl CellRecord {
     pub(crate) fn tick(&self) -> u32 {
         let now = self.time().saturating_add(1);
         // Other processes may advance the time at once. It is harmless if they share a time.
-        let _ = self.file.write_all_at(&u64::from(now).to_le_bytes(), TIME);
+        let _ = write_all_at(&self.file, &u64::from(now).to_le_bytes(), TIME);
         now
     }
 
     /// Locks the number of cached bytes.
     pub(crate) fn ledger(&self) -> io::Result<RecordLedger<'_>> {
         let file = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
-        let lock = || rustix::fs::flock(&*file, FlockOperation::LockExclusive);
-        rustix::io::retry_on_intr(lock)?;
+        wait_alone(&file)?;
         Ok(RecordLedger { record: self, file })
     }
 
     fn number(&self, at: u64) -> io::Result<u64> {
         let mut bytes = [0; 8];
-        self.file.read_exact_at(&mut bytes, at)?;
+        read_exact_at(&self.file, &mut bytes, at)?;
         Ok(u64::from_le_bytes(bytes))
     }
 }
@@ -129,13 +129,13 @@ impl RecordLedger<'_> {
 
     /// Changes the number of cached bytes.
     pub(crate) fn set(&self, bytes: u64) -> io::Result<()> {
-        self.record.file.write_all_at(&bytes.to_le_bytes(), BYTES)
+        write_all_at(&self.record.file, &bytes.to_le_bytes(), BYTES)
     }
 }
 
 impl Drop for RecordLedger<'_> {
     fn drop(&mut self) {
-        let _ = rustix::fs::flock(&*self.file, FlockOperation::Unlock);
+        let _ = self.file.unlock();
     }
 }
 

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use sws_os::identity::FileIdentity;
+use sws_os::open::open_regular;
+
 use crate::Manifest;
 use crate::checksum::checksum;
-use crate::regular::open_regular;
 
 const MAGIC: &[u8; 8] = b"swssums1";
 const ENTRY: usize = 24;
@@ -47,7 +48,7 @@ impl ChecksumBook {
             .files
             .iter()
             .map(|file| {
-                let about = fs::metadata(dir.join(&file.path)).ok()?;
+                let about = FileIdentity::at(&dir.join(&file.path)).ok()?;
                 Some(record_path(&about, folder.as_deref()?))
             })
             .collect();
@@ -115,7 +116,7 @@ impl Drop for ChecksumBook {
 /// first read. A first read is recorded and agrees, and so does any read if the record can be
 /// neither read nor written.
 pub(crate) fn first_reading_agrees(
-    about: &fs::Metadata,
+    about: &FileIdentity,
     bytes: &[u8],
     folder: Option<&Path>,
 ) -> bool {
@@ -131,16 +132,9 @@ pub(crate) fn first_reading_agrees(
     true
 }
 
-fn record_path(stat: &fs::Metadata, folder: &Path) -> PathBuf {
-    let name = format!(
-        "{:x}-{:x}-{:x}-{:x}.{:09}.sums",
-        stat.dev(),
-        stat.ino(),
-        stat.size(),
-        stat.mtime(),
-        stat.mtime_nsec()
-    );
-    folder.join(name)
+fn record_path(about: &FileIdentity, folder: &Path) -> PathBuf {
+    let FileIdentity { device, index, len, modified: (seconds, nanos), .. } = about;
+    folder.join(format!("{device:x}-{index:x}-{len:x}-{seconds:x}.{nanos:09}.sums"))
 }
 
 /// Reads a record: magic, entries of (offset, length, sum), and a checksum over all of it.
@@ -186,7 +180,7 @@ fn drop_oldest(folder: &Path) -> io::Result<()> {
         let stat = entry.metadata()?;
         if entry.path().extension().is_some_and(|end| end == "sums" || end == "tmp") {
             // Even the shortest record takes a whole disk block.
-            records.push((stat.mtime(), stat.len().next_multiple_of(4096), entry.path()));
+            records.push((stat.modified()?, stat.len().next_multiple_of(4096), entry.path()));
         }
     }
     records.sort_unstable();

@@ -27,14 +27,12 @@ mod dtype;
 mod gguf;
 mod header;
 mod id;
-mod limits;
 mod manifest;
 mod naming;
 mod pass;
 mod path;
 mod progress;
 mod reader;
-mod regular;
 mod remedy;
 
 pub use blocks::{
@@ -53,7 +51,6 @@ pub use dtype::Dtype;
 pub use gguf::{Gguf, GgufError, GgufList};
 pub use header::{Header, HeaderError, HeaderTensor, MAX_HEADER_BYTES};
 pub use id::{PieceId, PieceKind, UnknownPiece};
-pub use limits::ProcessLimits;
 pub use manifest::{
     CopiedFile, ErrorNorms, Extent, FileEntry, Geometry, InvalidManifest, JOURNAL, LEARNED_FILE,
     MANIFEST_FILE, MAX_LEARNED_BYTES, MAX_MANIFEST_BYTES, Manifest, ManifestError, ModelIdentity,
@@ -64,5 +61,5 @@ pub use pass::{Pass, Span};
 pub use path::{is_plain_name, is_plain_path};
 pub use progress::Progress;
 pub use reader::{ReadOp, ShardReader};
-pub use regular::{open_named, open_regular, open_stream};
 pub use remedy::{Remedied, remedy, with_remedy};
+pub use sws_os::open::{open_named, open_regular, open_stream};

@@ -3,16 +3,15 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::OFlags;
 use sws_format::{
     Checkpoint, CheckpointError, Configuration, Manifest, ShardReader, WeightFile, open_checkpoint,
     open_regular,
 };
+use sws_os::open::no_link;
 use sws_store::DirectReader;
 use tracing::info;
 
@@ -291,8 +290,7 @@ impl ArrivingFiles {
         if place.ours {
             // On failure, the file stays until the directory is removed. Opening a pipe would
             // block, and a link could lead to a foreign file.
-            let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32;
-            if let Ok(out) = File::options().write(true).custom_flags(flags).open(&place.path) {
+            if let Ok(out) = no_link(File::options().write(true)).open(&place.path) {
                 let _ = out.set_len(0);
             }
             let _ = std::fs::remove_file(&place.path);

@@ -15,8 +15,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use hf_hub::{Cache, Repo};
-use rustix::fs::FlockOperation;
 use sws_format::{is_plain_name, is_plain_path, open_regular};
+use sws_os::identity::FileIdentity;
+use sws_os::lock::{lock_alone, wait_alone};
+use sws_os::open::symlink;
 
 use crate::name::{is_commit, is_revision};
 use crate::{HubError, ModelId};
@@ -104,8 +106,7 @@ impl CachedModel {
         let file = options.write(true).create(true).truncate(false).open(&path).map_err(refused)?;
         if !lock_alone(&file) {
             busy();
-            let wait = || rustix::fs::flock(&file, FlockOperation::LockExclusive);
-            rustix::io::retry_on_intr(wait).map_err(|e| refused(e.into()))?;
+            wait_alone(&file).map_err(refused)?;
         }
         Ok(file)
     }
@@ -117,7 +118,8 @@ impl CachedModel {
         if !is_commit(commit) || !is_plain_path(name) || !is_plain_name(etag) {
             return Err(HubError::write(&path, io::ErrorKind::InvalidInput.into()));
         }
-        if path.canonicalize().is_ok_and(|there| blob.canonicalize().is_ok_and(|b| b == there)) {
+        let there = FileIdentity::at(&path);
+        if there.is_ok_and(|it| FileIdentity::at(&blob).is_ok_and(|blob| it.is_same_file(&blob))) {
             return Ok(());
         }
         let parent = path.parent().unwrap_or(&self.dir);
@@ -125,7 +127,7 @@ impl CachedModel {
         let up = "../".repeat(name.split('/').count() + 1);
         let fresh = parent.join(format!(".{etag}.sws-tmp"));
         let _ = std::fs::remove_file(&fresh);
-        let linked = std::os::unix::fs::symlink(format!("{up}blobs/{etag}"), &fresh)
+        let linked = symlink(format!("{up}blobs/{etag}"), &fresh)
             // The file system has no symbolic links.
             .or_else(|_| std::fs::hard_link(&blob, &fresh))
             .or_else(|_| std::fs::copy(&blob, &fresh).map(drop));
@@ -164,24 +166,30 @@ impl CachedModel {
     /// model's directory are kept. Returns the bytes freed.
     pub fn remove_files(&self, snapshot: &Path, names: &[&str]) -> Result<u64, HubError> {
         let own = self.dir.canonicalize().unwrap_or_else(|_| self.dir.clone());
-        let mut blobs = Vec::new();
+        // Where there are no symbolic links, blobs and files of snapshots are the same by hard links.
+        let identity = |path: &Path| FileIdentity::at(path).ok().map(|it| (it.device, it.index));
+        let mut gone = BTreeSet::new();
         for name in names {
             let path = snapshot.join(name);
-            blobs.extend(path.canonicalize().into_iter().filter(|blob| blob.starts_with(&own)));
+            if path.canonicalize().is_ok_and(|blob| blob.starts_with(&own)) {
+                gone.extend(identity(&path));
+            }
             std::fs::remove_file(&path).map_err(|e| HubError::write(&path, e))?;
         }
         let snapshots = self.dir.join("snapshots").read_dir().into_iter().flatten().flatten();
         let left = snapshots.map(|entry| entry.path()).flat_map(|dir| {
             let names = snapshot_files(&dir);
-            names.into_iter().filter_map(move |name| dir.join(name).canonicalize().ok())
+            names.into_iter().filter_map(move |name| identity(&dir.join(name)))
         });
-        let left: BTreeSet<PathBuf> = left.collect();
+        let left: BTreeSet<_> = left.collect();
         let mut freed: u64 = 0;
-        // If a file was not a link, it was removed itself, and has no blob.
-        for blob in blobs.iter().filter(|blob| !left.contains(*blob)) {
+        let blobs = self.dir.join("blobs").read_dir().into_iter().flatten().flatten();
+        for blob in blobs.map(|entry| entry.path()) {
             let Ok(about) = blob.symlink_metadata() else { continue };
-            std::fs::remove_file(blob).map_err(|e| HubError::write(blob, e))?;
-            freed = freed.saturating_add(about.len());
+            if identity(&blob).is_some_and(|it| gone.contains(&it) && !left.contains(&it)) {
+                std::fs::remove_file(&blob).map_err(|e| HubError::write(&blob, e))?;
+                freed = freed.saturating_add(about.len());
+            }
         }
         Ok(freed)
     }
@@ -196,13 +204,6 @@ impl CachedModel {
         remove(&self.dir)?;
         remove(&self.locks)
     }
-}
-
-/// Locks an open file or directory until it is closed. False if another process has locked it. On a
-/// file system without locks, other processes are not detected.
-pub(crate) fn lock_alone(file: &File) -> bool {
-    let locked = rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive);
-    locked != Err(rustix::io::Errno::WOULDBLOCK)
 }
 
 /// Removes a directory. Of a link, removes only the link. Succeeds if nothing exists.
@@ -298,7 +299,7 @@ mod tests {
         let snapshot = model.at(COMMIT);
         let foreign = dir.path().join("foreign");
         std::fs::write(&foreign, "precious").unwrap();
-        std::os::unix::fs::symlink(&foreign, snapshot.join("z.gguf")).unwrap();
+        symlink(&foreign, snapshot.join("z.gguf")).unwrap();
         assert_eq!(model.remove_files(&snapshot, &["z.gguf"]).unwrap(), 0);
         assert!(foreign.exists());
         assert_eq!(snapshot_files(&snapshot), ["sub/y.gguf", "x.gguf"]);

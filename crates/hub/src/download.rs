@@ -3,10 +3,9 @@
 use std::cmp::Ordering;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use rustix::fs::OFlags;
+use sws_os::open::no_link;
 use tracing::info;
 use ureq::http::{StatusCode, header};
 
@@ -269,15 +268,10 @@ impl<'a> Partial<'a> {
         watch: &'a dyn DownloadWatch,
     ) -> Result<Self, HubError> {
         let refused = |e| HubError::write(path, e);
-        let out = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            // Opening a pipe would block, and a link could lead to a foreign file.
-            .custom_flags((OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32)
-            .open(path)
-            .map_err(refused)?;
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false);
+        // Opening a pipe would block, and a link could lead to a foreign file.
+        let out = no_link(&mut options).open(path).map_err(refused)?;
         let about = out.metadata().map_err(refused)?;
         if !about.is_file() {
             return Err(refused(std::io::ErrorKind::InvalidInput.into()));

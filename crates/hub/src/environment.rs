@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sws_format::open_regular;
+use sws_os::places;
 
 use crate::HubError;
 
@@ -169,8 +170,8 @@ pub(crate) fn cache(get: &impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> 
 /// A path in which `~` was not expanded by a shell, with Python's interpretation.
 fn expanded(get: &impl Fn(&str) -> Option<OsString>, path: OsString) -> PathBuf {
     let rest = path.to_str().and_then(|path| path.strip_prefix("~/"));
-    match (rest, get("HOME")) {
-        (Some(rest), Some(home)) => PathBuf::from(home).join(rest),
+    match (rest, places::home(get)) {
+        (Some(rest), Some(home)) => home.join(rest),
         _ => path.into(),
     }
 }
@@ -179,9 +180,7 @@ fn hub_home(get: &impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     if let Some(home) = get("HF_HOME") {
         return Some(expanded(get, home));
     }
-    let absolute = |name| get(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
-    Some(cache.join("huggingface"))
+    Some(places::of_user(get, "XDG_CACHE_HOME", ".cache")?.join("huggingface"))
 }
 
 /// True for a variable with the value `1`, `on`, `yes` or `true`, as in Python; false for one that

@@ -3,10 +3,10 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use sws_format::{Gguf, GgufError};
+use sws_os::file::write_all_at;
 
 use crate::client::{FileAddress, RequestSubject};
 use crate::http::HttpFailure;
@@ -66,7 +66,7 @@ impl Client {
             let range = tensor.offset..tensor.offset + tensor.len;
             let bytes = self.range(&mut address, file, range);
             let bytes = bytes.map_err(|failure| self.explained(failure, &about))?;
-            out.write_all_at(&bytes, tensor.offset).map_err(refused)?;
+            write_all_at(&out, &bytes, tensor.offset).map_err(refused)?;
         }
         Ok(())
     }
@@ -94,7 +94,7 @@ impl Read for PartialFile<'_> {
         if self.used == self.chunk.len() && self.next < end {
             match self.client.range(&mut self.address, self.file, self.next..end) {
                 Ok(chunk) => {
-                    self.out.write_all_at(&chunk, self.next)?;
+                    write_all_at(self.out, &chunk, self.next)?;
                     (self.chunk, self.used, self.next) = (chunk, 0, end);
                 }
                 Err(failure) => {

@@ -232,7 +232,7 @@ impl DownloadWatch for Stoppable<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use sws_os::open::symlink;
 
     use super::*;
     use crate::digest::Digest;

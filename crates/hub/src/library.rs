@@ -9,12 +9,14 @@
 //! Anything else in these directories is left alone.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use sws_format::{JOURNAL, MANIFEST_FILE};
+use sws_os::lock::DirLock;
+use sws_os::open::symlink;
+use sws_os::places;
 
-use crate::cache::{lock_alone, remove, tree_size};
+use crate::cache::{remove, tree_size};
 use crate::name::begins_commit;
 use crate::{HubError, ModelId};
 
@@ -62,13 +64,12 @@ impl Library {
     /// The library configured by this process's environment: `SWS_MODELS`, or `sws/models` in the
     /// user's data directory; `None` without a home directory.
     pub fn of_process() -> Option<Library> {
-        let get = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+        let get = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         if let Some(dir) = get("SWS_MODELS") {
-            return Some(Library::new(dir));
+            return Some(Library::new(PathBuf::from(dir)));
         }
-        let absolute = |name| get(name).filter(|path| path.is_absolute());
-        let home = || Some(absolute("HOME")?.join(".local/share"));
-        Some(Library::new(absolute("XDG_DATA_HOME").or_else(home)?.join("sws/models")))
+        let data = places::of_user(get, "XDG_DATA_HOME", ".local/share")?;
+        Some(Library::new(data.join("sws/models")))
     }
 
     /// Directory of the library.
@@ -120,7 +121,7 @@ impl Library {
         }
         let parent = link.parent().unwrap_or(&self.dir);
         std::fs::create_dir_all(parent)
-            .and_then(|()| std::os::unix::fs::symlink(&at, &link))
+            .and_then(|()| symlink(&at, &link))
             .map_err(|e| HubError::write(&link, e))
     }
 
@@ -226,7 +227,7 @@ impl LibraryShards {
         // Downloads lock the first directory, and sharders the second.
         for dir in [staging(&self.path), self.path.clone()] {
             // A file in another place has no lock of this program.
-            if !self.is_gguf() && File::open(&dir).is_ok_and(|dir| !lock_alone(&dir)) {
+            if !self.is_gguf() && DirLock::take(&dir).is_ok_and(|lock| lock.is_none()) {
                 return Err(HubError::InUse { dir });
             }
         }
@@ -295,7 +296,7 @@ mod tests {
         assert_eq!(library.place(&id, "bf16").unwrap(), kept);
         assert!(kept.is_symlink(), "its shards are there");
         let gone = library.path(&id, "f32");
-        std::os::unix::fs::symlink(dir.path().join("gone"), &gone).unwrap();
+        symlink(dir.path().join("gone"), &gone).unwrap();
         assert_eq!(library.place(&id, "f32").unwrap(), gone);
         assert!(!gone.is_symlink());
 

@@ -4,10 +4,10 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use sws_format::open_regular;
+use sws_os::file::{read_exact_at, write_all_at};
 use ureq::http::StatusCode;
 
 use crate::cache::remove;
@@ -51,7 +51,7 @@ impl Client {
         }
         let refused = |e| HubError::write(&fresh, e);
         let out = File::create(&fresh).map_err(refused)?;
-        out.set_len(file.len).and_then(|()| out.write_all_at(&first, 0)).map_err(refused)?;
+        out.set_len(file.len).and_then(|()| write_all_at(&out, &first, 0)).map_err(refused)?;
         let here = first.len() as u64;
         let all = ranges.len() + 1;
         step(1, all + 1);
@@ -59,7 +59,7 @@ impl Client {
             let missing = range.start.max(here)..range.end;
             if !missing.is_empty() {
                 let start = missing.start;
-                out.write_all_at(&fetch(missing)?, start).map_err(refused)?;
+                write_all_at(&out, &fetch(missing)?, start).map_err(refused)?;
             }
             step(number + 2, all + 1);
         }
@@ -131,7 +131,7 @@ fn hash(sketch: &Path) -> io::Result<String> {
     let file = open_regular(sketch)?;
     let len = file.metadata()?.len();
     let mut first = [0; 8];
-    file.read_exact_at(&mut first, 0)?;
+    read_exact_at(&file, &mut first, 0)?;
     let mut hash = Digest::sha256();
     hash.update(&len.to_le_bytes());
     let mut buffer = vec![0; BUFFER as usize];
@@ -139,7 +139,7 @@ fn hash(sketch: &Path) -> io::Result<String> {
         let mut at = range.start;
         while at < range.end {
             let part = &mut buffer[..(range.end - at).min(BUFFER) as usize];
-            file.read_exact_at(part, at)?;
+            read_exact_at(&file, part, at)?;
             hash.update(part);
             at += part.len() as u64;
         }
@@ -170,7 +170,7 @@ pub(crate) fn agrees(sketch: &Path, whole: &Path) -> Result<bool, HubError> {
     }
     let read = |file: &File, path, range: &Range<u64>| {
         let mut bytes = vec![0; (range.end - range.start) as usize];
-        file.read_exact_at(&mut bytes, range.start)
+        read_exact_at(&file, &mut bytes, range.start)
             .map(|()| bytes)
             .map_err(|e| HubError::read(path, e))
     };

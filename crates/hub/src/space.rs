@@ -9,8 +9,7 @@ use crate::HubError;
 pub fn free_space(dir: &Path) -> Result<Option<u64>, HubError> {
     let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let existing = absolute.ancestors().find(|dir| dir.is_dir()).unwrap_or(Path::new("/"));
-    let stat = rustix::fs::statvfs(existing).map_err(|e| HubError::read(existing, e.into()))?;
-    Ok((stat.f_blocks > 0).then(|| stat.f_bavail.saturating_mul(stat.f_frsize)))
+    sws_os::space::free(existing).map_err(|e| HubError::read(existing, e))
 }
 
 /// Fails if the disk of `dir`, which need not exist yet, has less than `needed` bytes free.

@@ -6,13 +6,13 @@
 //! DIR/whole/FILE    a weight file, or its beginning
 //! ```
 
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use sws_os::lock::DirLock;
 
-use crate::cache::{lock_alone, remove, tree_size};
+use crate::cache::{remove, tree_size};
 use crate::digest::Digest;
 use crate::name::is_commit;
 use crate::{HubError, Listing, ModelId, staging};
@@ -70,17 +70,15 @@ pub enum BegunDownload {
 #[derive(Debug)]
 pub struct Staging {
     pub(crate) dir: PathBuf,
-    _lock: File,
+    _lock: DirLock,
 }
 
 impl Staging {
     /// Opens the directory of a download, or creates it.
     pub fn open(dir: &Path) -> Result<Staging, HubError> {
         std::fs::create_dir_all(dir).map_err(|e| HubError::write(dir, e))?;
-        let lock = File::open(dir).map_err(|e| HubError::read(dir, e))?;
-        if !lock_alone(&lock) {
-            return Err(HubError::Busy { dir: dir.to_owned() });
-        }
+        let lock = DirLock::take(dir).map_err(|e| HubError::read(dir, e))?;
+        let lock = lock.ok_or_else(|| HubError::Busy { dir: dir.to_owned() })?;
         Ok(Staging { dir: dir.to_owned(), _lock: lock })
     }
 
@@ -237,7 +235,7 @@ mod tests {
         assert_eq!(begun().unwrap(), BegunDownload::Damaged);
         let foreign = temp.path().join("foreign");
         std::fs::write(&foreign, "precious").unwrap();
-        std::os::unix::fs::symlink(&foreign, staging.dir.join(UNRECORDED)).unwrap();
+        sws_os::open::symlink(&foreign, staging.dir.join(UNRECORDED)).unwrap();
         staging.begin(&listing).unwrap();
         assert_eq!(std::fs::read(&foreign).unwrap(), b"precious");
         assert_eq!(begun().unwrap(), BegunDownload::Commit(listing.commit));

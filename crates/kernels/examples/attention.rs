@@ -9,11 +9,11 @@ use std::error::Error;
 use std::io::Write;
 use std::time::Instant;
 
-use sws_kernels::Tier;
 use sws_kernels::functional::{
     Attention, AttentionScratch, CacheLayout, CacheMut, KvCache, KvData, Page, Queries, attention,
     store, zeroed,
 };
+use sws_kernels::{Tier, fma};
 
 /// Query heads, key-value heads, length of keys and of values.
 const SHAPES: [[usize; 4]; 3] = [[9, 3, 64, 64], [32, 4, 128, 128], [16, 16, 128, 128]];
@@ -105,7 +105,7 @@ fn peak() -> f64 {
         let mut sums = [1.0f32; SUMS];
         for _ in 0..ROUNDS {
             for sum in &mut sums {
-                *sum = sum.mul_add(x, y);
+                *sum = fma(*sum, x, y);
             }
         }
         sums

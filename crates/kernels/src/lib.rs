@@ -82,3 +82,4 @@ pub use matmul::{
     MatmulJob, MatmulScratch, OutputColumns, PackedInput, Packings, ScratchPool, Strided,
     ThreadScratch, matmul, matmul_jobs, matmul_rows, matmul_transposed, threads_for,
 };
+pub use scalar::fma;

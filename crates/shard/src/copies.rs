@@ -1,9 +1,9 @@
 //! Copies of the checkpoint's small files beside the shards.
 
-use std::io;
 use std::path::Path;
 
 use sws_format::{Checkpoint, CopiedFile, SmallFileError};
+use sws_os::file::is_damage;
 
 use super::ShardError;
 use super::outdir::OutDir;
@@ -43,13 +43,6 @@ pub(super) fn copy_back(copies: &[CopiedFile], from: &Path, to: &OutDir) -> Resu
 /// Describes the damage of a copy, as the end of a sentence that begins with its name.
 pub(super) fn damage(copy: &CopiedFile, dir: &Path) -> Result<Option<String>, ShardError> {
     copy.read(dir).err().map(what).transpose()
-}
-
-/// True if a failed read is caused by the file, rather than by a limit of the process or its
-/// permissions.
-pub(super) fn is_damage(cause: &io::Error) -> bool {
-    let number = rustix::io::Errno::from_io_error(cause);
-    number.is_none_or(|number| number == rustix::io::Errno::IO)
 }
 
 fn what(error: SmallFileError) -> Result<String, ShardError> {

@@ -3,12 +3,11 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{Advice, FallocateFlags, OFlags};
 use sws_format::open_regular;
+use sws_os::{direct, file};
 use sws_store::Slot;
 
 use super::ShardError;
@@ -38,12 +37,7 @@ pub(super) struct SourceFile {
 impl SourceFile {
     pub(super) fn open(path: &Path) -> Result<SourceFile, ShardError> {
         let buffered = open_regular(path).map_err(|e| ShardError::reading(path, e))?;
-        let direct = OpenOptions::new()
-            .read(true)
-            // If a pipe has replaced the file meanwhile, this open does not block, and reads fail.
-            .custom_flags((OFlags::DIRECT | OFlags::NONBLOCK).bits() as i32)
-            .open(path)
-            .ok();
+        let direct = direct::open(path, ALIGN).ok();
         Ok(SourceFile { path: path.to_owned(), direct, buffered, refused: AtomicBool::new(false) })
     }
 
@@ -63,7 +57,8 @@ impl SourceFile {
         if let Some(file) = self.direct.as_ref().filter(|_| !self.refused.load(Ordering::Relaxed)) {
             let skip = (offset % ALIGN as u64) as usize;
             let span = (skip + len).next_multiple_of(ALIGN);
-            match read_up_to(file, offset - skip as u64, &mut buffer[..span], skip + len) {
+            let read = |into: &mut [u8], at| direct::read_at(file, into, at);
+            match read_up_to(read, offset - skip as u64, &mut buffer[..span], skip + len) {
                 Ok(()) => return Ok(skip..skip + len),
                 // The file system accepts the flag but refuses the read.
                 Err(e) if e.kind() == io::ErrorKind::InvalidInput => {
@@ -72,24 +67,24 @@ impl SourceFile {
                 Err(e) => return Err(ShardError::reading(&self.path, e)),
             }
         }
-        read_up_to(&self.buffered, offset, &mut buffer[..len], len)
+        let read = |into: &mut [u8], at| file::read_at(&self.buffered, into, at);
+        read_up_to(read, offset, &mut buffer[..len], len)
             .map_err(|e| ShardError::reading(&self.path, e))?;
-        // Only advice: a file system that ignores it merely keeps the pages.
-        let _ = rustix::fs::fadvise(
-            &self.buffered,
-            offset,
-            std::num::NonZeroU64::new(len as u64),
-            Advice::DontNeed,
-        );
+        file::forget(&self.buffered, offset, Some(len as u64));
         Ok(0..len)
     }
 }
 
 /// Fills `buffer`. Only bytes beyond `needed` may be missing, at the end of the file.
-fn read_up_to(file: &File, offset: u64, buffer: &mut [u8], needed: usize) -> io::Result<()> {
+fn read_up_to(
+    read: impl Fn(&mut [u8], u64) -> io::Result<usize>,
+    offset: u64,
+    buffer: &mut [u8],
+    needed: usize,
+) -> io::Result<()> {
     let mut done = 0;
     while done < needed {
-        match file.read_at(&mut buffer[done..], offset + done as u64) {
+        match read(&mut buffer[done..], offset + done as u64) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(n) => done += n,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -127,17 +122,15 @@ impl ShardOutput {
     /// written last.
     pub(super) fn create(path: &Path, reserved: u64, len: u64) -> Result<ShardOutput, ShardError> {
         debug_assert!(reserved.is_multiple_of(ALIGN as u64));
-        let mut options = OpenOptions::new();
-        options.write(true).create(true).truncate(true);
-        let direct = options.clone().custom_flags(OFlags::DIRECT.bits() as i32).open(path);
-        let (file, direct) = match direct {
+        let (file, direct) = match direct::create(path) {
             Ok(file) => (file, true),
-            Err(_) => (options.open(path).map_err(|e| ShardError::writing(path, e))?, false),
+            Err(_) => (File::create(path).map_err(|e| ShardError::writing(path, e))?, false),
         };
         // With preallocation, direct writes neither extend the file one by one nor find the disk
         // full halfway. Not every file system supports it.
-        let allocated = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len.max(1));
-        if allocated == Err(rustix::io::Errno::NOSPC) {
+        let allocated = file::allocate(&file, len.max(1));
+        if allocated.is_err_and(|e| e.kind() == io::ErrorKind::StorageFull) {
+            drop(file);
             let _ = std::fs::remove_file(path);
             return Err(ShardError::NoSpace { path: path.to_owned() });
         }
@@ -225,7 +218,7 @@ impl ShardOutput {
     fn write_staging(&mut self) -> io::Result<()> {
         let bytes = &self.staging[..self.fill];
         if self.direct {
-            match self.file.write_all_at(bytes, self.base) {
+            match file::write_all_at(&self.file, bytes, self.base) {
                 Err(e) if e.kind() == io::ErrorKind::InvalidInput => {
                     // As for reads: the flag was accepted, but the write is refused.
                     self.file = OpenOptions::new().write(true).open(&self.path)?;
@@ -234,7 +227,7 @@ impl ShardOutput {
                 done => return done,
             }
         }
-        self.file.write_all_at(bytes, self.base)?;
+        file::write_all_at(&self.file, bytes, self.base)?;
         self.dirty += bytes.len() as u64;
         if self.dirty >= DIRTY {
             self.file.sync_data()?;
@@ -246,7 +239,7 @@ impl ShardOutput {
 
     fn drop_pages(&self) {
         if !self.direct {
-            let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::DontNeed);
+            file::forget(&self.file, 0, None);
         }
     }
 }

@@ -3,13 +3,12 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sws_format::{JOURNAL, open_regular};
+use sws_os::open::{is_link, no_link};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::ShardError;
@@ -36,19 +35,13 @@ impl Journal {
         L: DeserializeOwned,
     {
         let path = dir.join(JOURNAL);
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            // Opening a pipe in its place would block forever, and a link could lead to a foreign
-            // file.
-            .custom_flags((OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32)
-            .open(&path)
-            .map_err(|e| match rustix::io::Errno::from_io_error(&e) {
-                Some(rustix::io::Errno::LOOP) => foreign(dir),
-                _ => ShardError::writing(&path, e),
-            })?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        // Opening a pipe in its place would block forever, and a link could lead to a foreign file.
+        let mut file = no_link(&mut options).open(&path).map_err(|e| match is_link(&e) {
+            true => foreign(dir),
+            false => ShardError::writing(&path, e),
+        })?;
         if !file.metadata().map_err(|e| ShardError::reading(&path, e))?.is_file() {
             return Err(foreign(dir));
         }

@@ -2,11 +2,13 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FlockOperation;
 use sws_format::{JOURNAL, is_plain_path};
+use sws_os::file::{remove_any, sync_dir};
+use sws_os::lock::DirLock;
+use sws_os::space;
 
 use super::ShardError;
 use super::journal::Journal;
@@ -19,7 +21,7 @@ pub(super) struct OutDir {
     path: PathBuf,
     created: bool,
     /// The lock on the directory itself. A lock file would be one more file to clean up.
-    _lock: File,
+    _lock: DirLock,
 }
 
 impl OutDir {
@@ -37,12 +39,10 @@ impl OutDir {
             return Err(ShardError::Inside { out: path.to_owned(), input: input.to_owned() });
         }
         std::fs::create_dir_all(path).map_err(|e| ShardError::writing(path, e))?;
-        let lock = File::open(path).map_err(|e| ShardError::writing(path, e))?;
         // On a file system without locks, another writer is not detected.
-        let locked = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive);
-        if locked == Err(rustix::io::Errno::WOULDBLOCK) {
+        let Some(lock) = DirLock::take(path).map_err(|e| ShardError::writing(path, e))? else {
             return Err(ShardError::Busy { dir: path.to_owned() });
-        }
+        };
         let mut found = Vec::new();
         list(path, "", 0, &mut found)?;
         let begun = is_ours || Journal::begun(path);
@@ -68,11 +68,8 @@ impl OutDir {
 
     /// Fails if less than `needed` bytes are free.
     pub(super) fn check_space(&self, needed: u64) -> Result<(), ShardError> {
-        let stat = rustix::fs::statvfs(&self.path)
-            .map_err(|e| ShardError::writing(&self.path, e.into()))?;
-        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
-        // A file system without blocks, such as ramfs, does not report free space.
-        if free < needed && stat.f_blocks > 0 {
+        let free = space::free(&self.path).map_err(|e| ShardError::writing(&self.path, e))?;
+        if let Some(free) = free.filter(|&free| free < needed) {
             return Err(ShardError::TooFull { dir: self.path.clone(), needed, free });
         }
         Ok(())
@@ -95,11 +92,7 @@ impl OutDir {
     /// well, as no file could replace it.
     pub(super) fn clear(&self, name: &str) -> Result<(), ShardError> {
         let path = self.path.join(name);
-        let removed = match std::fs::remove_file(&path) {
-            Err(e) if e.kind() == ErrorKind::IsADirectory => std::fs::remove_dir(&path),
-            removed => removed,
-        };
-        match removed {
+        match remove_any(&path) {
             Err(e) if e.kind() != ErrorKind::NotFound => Err(ShardError::writing(&path, e)),
             _ => Ok(()),
         }
@@ -132,15 +125,16 @@ impl OutDir {
     /// Writes a small file, which gets its name once it is complete.
     pub(super) fn write_small(&self, name: &str, bytes: &[u8]) -> Result<(), ShardError> {
         let path = self.unfinished(name)?;
-        std::fs::write(&path, bytes)
-            .and_then(|()| File::open(&path)?.sync_data())
-            .map_err(|e| ShardError::writing(&path, e))?;
+        let written = File::create(&path).and_then(|mut file| {
+            file.write_all(bytes)?;
+            file.sync_data()
+        });
+        written.map_err(|e| ShardError::writing(&path, e))?;
         self.publish([name])
     }
 
     fn sync(&self, dir: &Path) -> Result<(), ShardError> {
-        let synced = File::open(dir).and_then(|dir| dir.sync_all());
-        synced.map_err(|e| ShardError::writing(dir, e))
+        sync_dir(dir).map_err(|e| ShardError::writing(dir, e))
     }
 }
 

@@ -9,9 +9,9 @@ use sws_format::{
     Extent, InvalidManifest, MANIFEST_FILE, Manifest, ManifestError, PieceId, Progress, Tensor,
     open_regular,
 };
+use sws_os::file::is_damage;
 use xxhash_rust::xxh3::Xxh3Default;
 
-use super::copies::is_damage;
 use super::direct::{SourceFile, buffer};
 use super::{ShardError, copies, layout, start};
 

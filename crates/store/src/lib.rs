@@ -32,7 +32,6 @@ mod fetch;
 mod heap;
 mod integrity;
 mod layout;
-mod memory;
 mod probe;
 mod reader;
 mod scheduler;
@@ -46,11 +45,10 @@ mod sync;
 pub use blobs::{BlobDevice, BlobName, BlobWriter, Blobs, BlobsError, SystemFiles};
 pub use drives::Mirror;
 pub use fetch::{Cancelled, Completion, FetchError, Priority, SlotTooSmall, Ticket, Timing};
-pub use heap::{Granted, release_freed_memory};
+pub use heap::Granted;
 pub use layout::{LayoutError, Parts, PieceLayout, Read, Segment, TensorLayout};
-pub use memory::{LimitSource, SystemMemory};
 pub use probe::{Figure, ProbeReport, Reads, probe, speeds};
-#[cfg(feature = "uring")]
+#[cfg(all(feature = "uring", target_os = "linux"))]
 pub use reader::UringReader;
 pub use reader::{
     DirectReader, LimitedReader, MmapReader, ReaderKind, Supply, UnknownReader, open_file_limit,
@@ -59,3 +57,4 @@ pub use simulation::SimulatedDisk;
 pub use slot::{Arena, SLOT_ALIGN, Slot};
 pub use stats::{DriveStats, StoreStats, Traffic};
 pub use store::{Landed, NVMeWeightStore, NotLanded, StoreOptions, user_cache};
+pub use sws_os::machine::{LimitSource, SystemMemory};

@@ -7,12 +7,10 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use sws_os::pages::{HUGE_PAGE, ReservedPages};
 
 /// Alignment of the start and end of slots, which every device's direct reads accept.
 pub const SLOT_ALIGN: usize = 4096;
-
-const HUGE_PAGE: usize = 2 << 20;
 
 /// One anonymous mapping, cut into [`Slot`]s.
 ///
@@ -39,24 +37,14 @@ pub struct Slot {
     range: Range<usize>,
 }
 
+/// Every byte belongs to at most one slot (`take` removes what it hands out from `free`, `give_back` puts
+/// it back once the slot is gone), so shared references to the mapping never lead to the same byte.
 #[derive(Debug)]
 struct Mapping {
-    /// The mapping as created, `mapped` bytes long.
-    map: NonNull<u8>,
-    mapped: usize,
-    /// The aligned part of the mapping, from which slots are cut.
-    start: NonNull<u8>,
-    len: usize,
+    pages: ReservedPages,
     /// Lengths of the free runs by offset. No two runs touch.
     free: Mutex<BTreeMap<usize, usize>>,
 }
-
-// SAFETY: the mapping is plain memory. Every byte of it belongs to at most one slot (`take` removes
-// what it hands out from `free`, `give_back` puts it back once the slot is gone), so shared
-// references to the mapping never lead to the same byte.
-unsafe impl Send for Mapping {}
-// SAFETY: shared references to the mapping never lead to the same byte, as for `Send`.
-unsafe impl Sync for Mapping {}
 
 impl Arena {
     /// Reserves `bytes`, rounded up to whole pages. From 2 MiB on these are huge pages: a read into
@@ -64,40 +52,18 @@ impl Arena {
     /// limited number of runs of memory (measured: a third of the speed; `docs/benchmarks/lost.md`).
     pub fn new(bytes: usize) -> io::Result<Arena> {
         let page = if bytes >= HUGE_PAGE { HUGE_PAGE } else { SLOT_ALIGN };
-        let len = bytes.max(1).checked_next_multiple_of(page).ok_or(io::ErrorKind::OutOfMemory)?;
-        let slack = if page == HUGE_PAGE { HUGE_PAGE } else { 0 };
-        let mapped = len.checked_add(slack).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: an anonymous private mapping at an address of the kernel's choice touches nothing
-        // that exists.
-        let map = unsafe {
-            rustix::mm::mmap_anonymous(
-                std::ptr::null_mut(),
-                mapped,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )
-        }?;
-        let map = NonNull::new(map.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mut start = map;
-        if slack > 0 {
-            // SAFETY: skips less than `slack`, and `len` bytes follow.
-            start = unsafe { map.add(map.align_offset(HUGE_PAGE)) };
-            let all = start.as_ptr().cast();
-            // SAFETY: inside the new mapping, to which nothing refers yet.
-            let advised = unsafe { rustix::mm::madvise(all, len, Advice::LinuxHugepage) };
-            // Best effort: small pages work as well.
-            let _ = advised;
-        }
-        let free = Mutex::new(BTreeMap::from([(0, len)]));
-        Ok(Arena(Arc::new(Mapping { map, mapped, start, len, free })))
+        let pages = ReservedPages::reserve(bytes, page)?;
+        let free = Mutex::new(BTreeMap::from([(0, pages.len())]));
+        Ok(Arena(Arc::new(Mapping { pages, free })))
     }
 
-    /// Takes a slot of at least `len` bytes; `None` if no free run is long enough. The first fit is
-    /// cut: slots of few sizes leave few holes.
+    /// Takes a slot of at least `len` bytes; `None` if no free run is long enough, or the system does not
+    /// give back what was released. The first fit is cut: slots of few sizes leave few holes.
     pub fn take(&self, len: usize) -> Option<Slot> {
         let len = len.max(1).checked_next_multiple_of(SLOT_ALIGN)?;
         let mut free = self.0.free.lock().unwrap_or_else(PoisonError::into_inner);
         let (&at, &run) = free.iter().find(|&(_, &run)| run >= len)?;
+        self.0.pages.take(at..at + len).ok()?;
         free.remove(&at);
         if run > len {
             free.insert(at + len, run - len);
@@ -107,7 +73,7 @@ impl Arena {
 
     /// Length in bytes.
     pub fn bytes(&self) -> usize {
-        self.0.len
+        self.0.pages.len()
     }
 
     /// Number of bytes that no slot holds.
@@ -119,11 +85,8 @@ impl Arena {
     pub fn release_free(&self) -> io::Result<()> {
         let free = self.0.free.lock().unwrap_or_else(PoisonError::into_inner);
         for (&at, &len) in free.iter() {
-            // SAFETY: the run is inside the mapping and, while `free` is locked, in no slot.
-            unsafe {
-                let start = self.0.start.as_ptr().add(at);
-                rustix::mm::madvise(start.cast(), len, Advice::LinuxDontNeed)?;
-            }
+            // SAFETY: while `free` is locked, the run is in no slot.
+            unsafe { self.0.pages.release(at..at + len)? };
         }
         Ok(())
     }
@@ -141,14 +104,6 @@ impl Mapping {
             range.start = at;
         }
         free.insert(range.start, range.len());
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: made by `mmap_anonymous` with this length. Slots hold the mapping by `Arc`, so
-        // none is left. Unmapping a whole mapping cannot fail.
-        let _ = unsafe { rustix::mm::munmap(self.map.as_ptr().cast(), self.mapped) };
     }
 }
 
@@ -188,7 +143,7 @@ impl Slot {
 
     fn start(&self) -> NonNull<u8> {
         // SAFETY: the range lies inside the mapping.
-        unsafe { self.arena.start.add(self.range.start) }
+        unsafe { self.arena.pages.start().add(self.range.start) }
     }
 }
 
@@ -315,39 +270,6 @@ mod tests {
             let slot = arena.take(given).unwrap();
             assert!(given < HUGE_PAGE || (slot.as_ptr() as usize).is_multiple_of(HUGE_PAGE));
         }
-    }
-
-    /// Bytes of an arena that are in memory, as the system counts them.
-    fn resident(arena: &Arena) -> usize {
-        let start = arena.0.start.as_ptr() as usize;
-        let arena = start..start + arena.0.len;
-        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let mut is_inside = false;
-        let mut kib = 0;
-        for line in maps.lines() {
-            let range = line.split(' ').next().and_then(|word| word.split_once('-'));
-            let address = |word| usize::from_str_radix(word, 16).ok();
-            if let Some((from, to)) = range.and_then(|(from, to)| address(from).zip(address(to))) {
-                is_inside = from < arena.end && arena.start < to;
-            } else if let Some(rss) = line.strip_prefix("Rss:").filter(|_| is_inside) {
-                kib += rss.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap();
-            }
-        }
-        kib << 10
-    }
-
-    #[test]
-    fn only_written_slots_take_memory() {
-        const LEN: usize = 4 << 20;
-        let arena = Arena::new(16 * LEN).unwrap();
-        let mut slots: Vec<Slot> = (0..16).map(|_| arena.take(LEN).unwrap()).collect();
-        assert_eq!(resident(&arena), 0);
-        slots[3].fill(1);
-        slots[9].fill(1);
-        assert_eq!(resident(&arena), 2 * LEN);
-        drop(slots.swap_remove(9));
-        arena.release_free().unwrap();
-        assert_eq!(resident(&arena), LEN);
     }
 
     #[test]

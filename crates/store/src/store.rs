@@ -73,9 +73,8 @@ impl Default for StoreOptions {
 
 /// Folder for `sws` in the user's cache directory, for data that can be recreated.
 pub fn user_cache() -> Option<PathBuf> {
-    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
-    let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
-    Some(base.join("sws"))
+    let get = |name: &str| std::env::var_os(name);
+    Some(sws_os::places::of_user(get, "XDG_CACHE_HOME", ".cache")?.join("sws"))
 }
 
 /// Pieces of a model on a device, fetched into slots that the caller owns.

@@ -100,7 +100,7 @@ pub enum Error {
         Size(*available),
         match holder {
             LimitSource::Machine => "close other programs",
-            LimitSource::Cgroup(_) => "give it more",
+            LimitSource::Cgroup(_) | LimitSource::Job => "give it more",
         }
     )]
     Memory {

@@ -17,13 +17,13 @@ pub mod troubled;
 pub mod virtual_time;
 
 use std::fs::File;
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use sws_draft::{DraftShape, DraftSize, MicroDraftModel};
 use sws_format::{MANIFEST_FILE, Manifest, open_checkpoint};
 use sws_model::{LoadError, ModelSpec, ResidentSource};
+use sws_os::file::read_exact_at;
 use sws_text::Sampling;
 
 /// True in `.ci/night`, where the longest tables of tests are whole. Elsewhere a test takes a part of its table.
@@ -71,7 +71,7 @@ pub fn resident(
     let files: Vec<File> =
         manifest.files.iter().map(|file| File::open(dir.join(&file.path)).unwrap()).collect();
     ResidentSource::load(spec, manifest, |extent, to| {
-        Ok(files[extent.file as usize].read_exact_at(to, extent.offset)?)
+        Ok(read_exact_at(&files[extent.file as usize], to, extent.offset)?)
     })
 }
 

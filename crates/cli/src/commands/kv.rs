@@ -1,14 +1,14 @@
 //! Directories in which servers keep prefix caches.
 
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use sws_os::places;
 use sws_store::{BlobName, Blobs, BlobsError, user_cache};
 
 /// The directory for the model in another directory. `None` if this user has no place for it.
 pub(crate) fn dir(model: &Path) -> Option<PathBuf> {
     let model = model.canonicalize().unwrap_or_else(|_| model.to_owned());
-    let name = BlobName::of(&[model.as_os_str().as_bytes()]).to_string();
+    let name = BlobName::of(&[places::bytes(&model)]).to_string();
     Some(user_cache()?.join("kv").join(&name[..32]))
 }
 

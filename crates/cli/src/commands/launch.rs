@@ -2,11 +2,11 @@
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
-use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use anyhow::{anyhow, bail};
 use serde_json::Value;
+use sws_os::process::become_program;
 
 use super::print;
 use crate::args::{Launch, LaunchClient};
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &Launch) -> anyhow::Result<ExitCode> {
         command.env_remove(name);
     });
     // Returns only if the program could not take this one's place.
-    let error = command.exec();
+    let error = become_program(&mut command);
     let program = start.program;
     match error.kind() {
         ErrorKind::NotFound => bail!(

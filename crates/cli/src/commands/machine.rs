@@ -2,7 +2,6 @@
 
 use std::io::Read;
 use std::ops::RangeInclusive;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
@@ -11,6 +10,7 @@ use sws::{Computing, Model, Others, RamBudget, Threads, disk_speed, drives_speed
 use sws_engine::{PerToken, TokenCosts};
 use sws_format::{FileEntry, Manifest, ModelIdentity, open_regular};
 use sws_kernels::Encoding;
+use sws_os::identity::FileIdentity;
 use sws_store::{ReaderKind, SystemMemory};
 
 use sws_hub::Library;
@@ -255,7 +255,7 @@ fn disk_of_models(reader: ReaderKind) -> (Option<f64>, bool) {
     let Ok(program) = std::env::current_exe() else { return (None, false) };
     let device = |path: &Path| {
         let existing = path.ancestors().find(|path| path.exists())?;
-        Some(existing.metadata().ok()?.dev())
+        Some(FileIdentity::at(existing).ok()?.device)
     };
     let models = Library::of_process().and_then(|library| device(library.dir()));
     let is_elsewhere = models.is_none() || models != device(&program);

@@ -5,15 +5,9 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use anyhow::bail;
-use rustix::process::getpgrp;
-use rustix::termios::{
-    InputModes, LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp,
-    tcgetwinsize, tcsetattr,
-};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-use signal_hook::iterator::Signals;
-use signal_hook::low_level::emulate_default_handler;
 use sws_format::Clock;
+use sws_os::signal::{Signal, SignalListener, end_by};
+use sws_os::terminal::{self, StdStream, TerminalSettings};
 
 use crate::atomic_file::remove_all;
 use crate::interrupt::Interrupt;
@@ -23,12 +17,12 @@ use crate::terminal::{can_draw, hold, release};
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[2J";
 const LEAVE: &str = "\x1b[0m\x1b[?25h\x1b[?1049l";
 
-/// Settings of the terminal before it was covered; `None` while it is not.
-static COVERED: Mutex<Option<Termios>> = Mutex::new(None);
+/// TerminalSettings of the terminal before it was covered; `None` while it is not.
+static COVERED: Mutex<Option<TerminalSettings>> = Mutex::new(None);
 /// Set once signals are watched.
 static WATCHED: OnceLock<()> = OnceLock::new();
 
-fn covered() -> MutexGuard<'static, Option<Termios>> {
+fn covered() -> MutexGuard<'static, Option<TerminalSettings>> {
     COVERED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -53,14 +47,9 @@ pub(crate) struct Cover(());
 impl Cover {
     pub(crate) fn new(interrupt: &Interrupt) -> std::io::Result<Cover> {
         watch_signals(interrupt)?;
-        let before = tcgetattr(std::io::stderr())?;
-        let mut quiet = before.clone();
-        // Keys are not shown, and none stops the program or its output; Ctrl-C is still a signal.
-        quiet.local_modes.remove(LocalModes::ECHO | LocalModes::ICANON);
-        quiet.input_modes.remove(InputModes::IXON);
-        quiet.special_codes[SpecialCodeIndex::VSUSP] = 0;
+        let before = TerminalSettings::of(StdStream::Err)?;
         let mut covered = covered();
-        tcsetattr(std::io::stderr(), OptionalActions::Now, &quiet)?;
+        before.quiet().set(StdStream::Err)?;
         *covered = Some(before);
         hold();
         let _ = std::io::stderr().write_all(ENTER.as_bytes());
@@ -86,8 +75,7 @@ pub(super) fn write(text: &str) {
 
 /// Columns and lines of the terminal.
 pub(super) fn size() -> (u16, u16) {
-    let size = tcgetwinsize(std::io::stderr()).map(|size| (size.ws_col, size.ws_row));
-    size.ok().filter(|&(columns, lines)| columns > 0 && lines > 0).unwrap_or((80, 24))
+    terminal::size(StdStream::Err).unwrap_or((80, 24))
 }
 
 /// Gives the terminal back, if it is covered.
@@ -95,8 +83,8 @@ pub(crate) fn restore() {
     let mut covered = covered();
     let Some(before) = covered.take() else { return };
     // A background process that changes the terminal would be stopped.
-    if !tcgetpgrp(std::io::stderr()).is_ok_and(|group| group != getpgrp()) {
-        let _ = tcsetattr(std::io::stderr(), OptionalActions::Now, &before);
+    if !terminal::is_background(StdStream::Err) {
+        let _ = before.set(StdStream::Err);
     }
     let _ = std::io::stderr().write_all(LEAVE.as_bytes());
     release();
@@ -113,18 +101,18 @@ fn watch_signals(interrupt: &Interrupt) -> std::io::Result<()> {
         restore();
         report(info);
     }));
-    let others = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
-    let others = others.iter().filter(|signal| !interrupt.signals().contains(signal));
-    let mut signals = Signals::new(others)?;
+    let mut others = vec![Signal::Interrupt, Signal::Terminate, Signal::HangUp, Signal::Quit];
+    others.retain(|signal| !interrupt.signals().contains(signal));
+    let mut signals = SignalListener::new(&others)?;
     let wait = move || {
-        for signal in signals.forever() {
+        while let Some(signal) = signals.wait() {
             if covered().is_none() {
                 // An editor of lines has its own handler, which comes first.
                 Clock::real().sleep(Duration::from_millis(200));
             }
             restore();
             remove_all();
-            let _ = emulate_default_handler(signal);
+            end_by(signal);
         }
     };
     std::thread::Builder::new().stack_size(256 << 10).spawn(wait).map(drop)

@@ -12,5 +12,4 @@ pub use plan::{
 };
 pub(crate) use plan::{HUGE_PAGE, mapped, page};
 pub use process::leave_out_of_plans;
-pub(crate) use process::status;
 pub use ram::{RamBudget, UnknownBudget};

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sws_format::{MANIFEST_FILE, Manifest, SMALL_FILES};
-use sws_store::release_freed_memory;
+use sws_os::process::{are_all_pages_huge, mapped_files, memory, release_freed_memory};
 
 use super::ledger::ProcessMemory;
 
@@ -47,28 +47,25 @@ impl ProcessMemory {
     /// On systems that report nothing about a process, only the known parts are counted.
     pub fn measure(dir: &Path, manifest: &Manifest) -> ProcessMemory {
         release_freed_memory();
-        let field = |name| status(name).unwrap_or(0);
+        let memory = memory();
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
         // Compute threads may not have been started yet; one more thread waits for them.
-        let threads = field_count("Threads:").max(cores + 1);
+        let threads = memory.threads.unwrap_or(0).max(cores + 1);
         // If every mapping consists of huge pages, a whole stack is resident after its first use.
-        let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
-        let stack =
-            if enabled.is_ok_and(|word| word.contains("[always]")) { WHOLE_STACK } else { STACK };
+        let stack = if are_all_pages_huge() { WHOLE_STACK } else { STACK };
         ProcessMemory {
-            program: mapped(Path::new("/proc/self/maps"))
-                .saturating_sub(UNTOUCHED.load(Ordering::Relaxed)),
+            program: mapped_files().saturating_sub(UNTOUCHED.load(Ordering::Relaxed)),
             stacks: threads * stack + READERS * READER_STACK,
-            heap: field("RssAnon:"),
+            heap: memory.anonymous.unwrap_or(0),
             tokenizer: 0,
             slack: 0,
             files: small_files(dir, manifest),
-            kernel: field("VmPTE:")
+            kernel: memory.page_tables.unwrap_or(0)
                 + (threads + READERS) * KERNEL_THREAD
                 + manifest.files.len() as u64 * KERNEL_FILE
                 + cores * CHARGED_AHEAD
                 + MIB,
-            peak: field("VmHWM:"),
+            peak: memory.peak.unwrap_or(0),
         }
     }
 
@@ -104,56 +101,4 @@ fn headers(manifest: &Manifest) -> u64 {
         *first = extent.offset.min(*first);
     }
     first.iter().map(|header| header + 2 * READAHEAD).sum()
-}
-
-fn field_count(name: &str) -> u64 {
-    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    line.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
-}
-
-/// Length of all read-only mappings of files. Their pages become resident when touched, and stay.
-fn mapped(maps: &Path) -> u64 {
-    let maps = std::fs::read_to_string(maps).unwrap_or_default();
-    let lens = maps.lines().filter_map(|line| {
-        // 7f00-7f20 r-xp 00000000 fe:00 1234 /usr/lib/libc.so.6
-        let mut words = line.split_ascii_whitespace();
-        let range = words.next()?;
-        let rights = words.next()?;
-        let path = words.nth(3)?;
-        let (start, end) = range.split_once('-')?;
-        let address = |word| u64::from_str_radix(word, 16).ok();
-        (path.starts_with('/') && !rights.contains('w'))
-            .then_some(address(end)?.checked_sub(address(start)?)?)
-    });
-    lens.sum()
-}
-
-/// Value in bytes of a line `Name:   123 kB` in this process's status.
-pub(crate) fn status(name: &str) -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/self/status").ok()?;
-    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
-    let kib: u64 = rest.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_read_only_file_mappings_are_counted() {
-        let maps = "\
-00400000-00500000 r-xp 00000000 fe:00 12 /usr/bin/a
-00500000-00600000 rw-p 00100000 fe:00 12 /usr/bin/a
-7f000000-7f001000 r--p 00000000 fe:00 13 /usr/lib/a name.so
-7f001000-7f003000 rw-p 00000000 00:00 0
-7f003000-7f004000 r-xp 00000000 00:00 0 [vdso]
-broken
-";
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), maps).unwrap();
-        assert_eq!(mapped(file.path()), (1 << 20) + 4096);
-        assert_eq!(mapped(Path::new("/nowhere")), 0);
-    }
 }

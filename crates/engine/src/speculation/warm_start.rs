@@ -109,7 +109,7 @@ mod tests {
     fn links_are_kept_and_only_regular_files_replaced() {
         let dir = std::env::temp_dir().join(format!("sws-warm-links-{}", std::process::id()));
         fs::create_dir_all(dir.join("directory")).unwrap();
-        std::os::unix::fs::symlink("real", dir.join("link")).unwrap();
+        sws_os::open::symlink("real", dir.join("link")).unwrap();
         fs::write(dir.join("real"), b"before").unwrap();
         WarmStart::new(dir.join("link"), "model").write(&SavedTensors::default()).unwrap();
         assert!(dir.join("link").is_symlink());

@@ -6,11 +6,11 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::speculative::SpeculativeCounts;
-use crate::budget::status;
 use crate::speculation::Speculation;
 use crate::stand_ins::RunAheadCounts;
 use crate::wait::{Stalls, WeightKind};
 use sws_cache::LookupCounts;
+use sws_os::process;
 use sws_store::DriveStats;
 
 /// Readings of the clocks of a run.
@@ -289,12 +289,12 @@ impl Metrics {
 
 /// Peak memory of this process in bytes, if the system reports it.
 pub fn peak_memory() -> Option<u64> {
-    status("VmHWM:")
+    process::memory().peak
 }
 
 /// Memory of this process in bytes, if the system reports it.
 pub fn memory() -> Option<u64> {
-    status("VmRSS:")
+    process::memory().resident
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Slots in unused memory: lending them, and taking them back.
 
-use sws_store::{Arena, Slot, release_freed_memory};
+use sws_os::process::release_freed_memory;
+use sws_store::{Arena, Slot};
 
 use super::{SpeculativeWeightStreamer, StreamerError};
 use crate::budget::SlotClass;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use sws_cache::correction::Corrections;
 use sws_format::{Clock, Progress};
 use sws_model::{ForwardPass, Inventory, KvPrecision, ModelSpec, ResidentSource, Sequences};
-use sws_store::{Arena, NVMeWeightStore, SystemMemory, release_freed_memory};
+use sws_os::process::release_freed_memory;
+use sws_store::{Arena, NVMeWeightStore, SystemMemory};
 use sws_text::Sampling;
 
 use super::gauge::Totals;

@@ -1,23 +1,24 @@
 //! Reading parts of weight files, and sampling them for the fingerprint.
 
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use sws_os::identity::FileIdentity;
+use sws_os::{file, open};
+
 use super::CheckpointError;
-use crate::regular;
 
 /// Number of samples that the fingerprint takes of each file. 64 reads of a page in each of a
 /// hundred files take well below a second on NVMe, whatever the size of the checkpoint.
 const SAMPLES: u64 = 64;
 const SAMPLE_BYTES: u64 = 4096;
 
-pub(super) fn open_regular(path: &Path) -> Result<(File, Metadata), CheckpointError> {
+pub(super) fn open_regular(path: &Path) -> Result<(File, FileIdentity), CheckpointError> {
     let refused = |cause| CheckpointError::reading(path, cause);
-    let file = regular::open_regular(path).map_err(refused)?;
-    let about = file.metadata().map_err(refused)?;
+    let file = open::open_regular(path).map_err(refused)?;
+    let about = FileIdentity::of(&file).map_err(refused)?;
     Ok((file, about))
 }
 
@@ -28,7 +29,7 @@ pub(super) fn read_at(
     offset: u64,
 ) -> Result<Vec<u8>, CheckpointError> {
     let mut bytes = vec![0; len as usize];
-    file.read_exact_at(&mut bytes, offset).map_err(|cause| match cause.kind() {
+    file::read_exact_at(file, &mut bytes, offset).map_err(|cause| match cause.kind() {
         io::ErrorKind::UnexpectedEof => CheckpointError::Changed { path: path.to_owned() },
         _ => CheckpointError::Read { path: path.to_owned(), cause },
     })?;

@@ -145,7 +145,7 @@ fn read_header(
     identity: &mut blake3::Hasher,
 ) -> Result<(FileFacts, Gguf), CheckpointError> {
     let (file, about) = open_regular(path)?;
-    let len = about.len();
+    let len = about.len;
     let mut hashed = Hashed::new(BufReader::new(&file));
     let read = Gguf::read(&mut hashed, len, is_configuration).map_err(|reason| match reason {
         GgufError::Read(cause) => CheckpointError::reading(path, cause),

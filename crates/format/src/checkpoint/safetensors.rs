@@ -4,13 +4,13 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::Metadata;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
+use sws_os::identity::FileIdentity;
 
 use super::files::{hash_samples, hash_with_len, open_regular, read_at, samples};
 use super::{Checkpoint, CheckpointError, WeightFile, check_distinct, small};
@@ -194,9 +194,9 @@ fn no_weights(dir: &Path) -> CheckpointError {
     CheckpointError::NoWeights { dir: dir.to_owned() }
 }
 
-fn read_small(path: &Path, limit: u64) -> Result<(Metadata, Vec<u8>), CheckpointError> {
+fn read_small(path: &Path, limit: u64) -> Result<(FileIdentity, Vec<u8>), CheckpointError> {
     let (file, about) = open_regular(path)?;
-    let len = about.len();
+    let len = about.len;
     if len > limit {
         return Err(CheckpointError::TooLarge { path: path.to_owned(), len, limit });
     }
@@ -215,7 +215,7 @@ fn read_weight_file(
 ) -> Result<WeightFile, CheckpointError> {
     let damaged = |reason| CheckpointError::Header { path: path.to_owned(), reason };
     let (file, about) = open_regular(path)?;
-    let len = about.len();
+    let len = about.len;
     if len < 8 {
         return Err(damaged(HeaderError::TooShort(len)));
     }

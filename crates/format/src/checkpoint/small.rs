@@ -2,16 +2,15 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use sws_os::identity::FileIdentity;
+use sws_os::open::{open_regular, open_unless_link, path_of};
 
 use super::CheckpointError;
 use crate::book::first_reading_agrees;
 use crate::manifest::MAX_COPY_BYTES;
 use crate::path::is_plain_name;
-use crate::regular::open_regular;
 use crate::{MANIFEST_FILE, SMALL_FILES, SmallFileError};
 
 /// Endings of weight files and their indices, which are meaningless next to shards.
@@ -81,7 +80,7 @@ pub(super) fn read(
     let path = dir.join(name);
     let refused = |e| CheckpointError::reading(&path, e);
     let file = open(dir, name)?;
-    let about = file.metadata().map_err(refused)?;
+    let about = FileIdentity::of(&file).map_err(refused)?;
     let mut bytes = Vec::new();
     file.take(MAX_COPY_BYTES + 1).read_to_end(&mut bytes).map_err(refused)?;
     if bytes.len() as u64 > MAX_COPY_BYTES {
@@ -98,25 +97,14 @@ pub(super) fn read(
 fn open(dir: &Path, name: &str) -> Result<File, CheckpointError> {
     let path = dir.join(name);
     let refused = |e| CheckpointError::reading(&path, e);
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    match rustix::fs::open(&path, flags, Mode::empty()) {
-        Ok(file) => {
-            let file = File::from(file);
-            match file.metadata().map_err(refused)?.is_file() {
-                true => Ok(file),
-                false => Err(refused(io::ErrorKind::InvalidInput.into())),
-            }
-        }
-        Err(rustix::io::Errno::LOOP) => {
-            let file = open_regular(&path).map_err(refused)?;
-            let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
-            let target = std::fs::read_link(opened).map_err(refused)?;
-            match is_within(dir, &target).map_err(refused)? {
-                true => Ok(file),
-                false => Err(CheckpointError::Elsewhere { link: path, target }),
-            }
-        }
-        Err(e) => Err(refused(e.into())),
+    if let Some(file) = open_unless_link(&path).map_err(refused)? {
+        return Ok(file);
+    }
+    let file = open_regular(&path).map_err(refused)?;
+    let target = path_of(&file).map_err(refused)?;
+    match is_within(dir, &target).map_err(refused)? {
+        true => Ok(file),
+        false => Err(CheckpointError::Elsewhere { link: path, target }),
     }
 }
 

@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::Manifest;
-use crate::regular::open_regular;
 use crate::remedy;
+use sws_os::file::sync_dir;
+use sws_os::open::open_regular;
 
 /// File name of the manifest in its directory.
 pub const MANIFEST_FILE: &str = "manifest.json";
@@ -219,7 +220,7 @@ impl Manifest {
             file.write_all(&json)?;
             file.sync_all()?;
             fs::rename(&temporary, &path)?;
-            File::open(dir)?.sync_all()
+            sync_dir(dir)
         };
         replace().map_err(|cause| {
             // The first error is the one worth reporting.

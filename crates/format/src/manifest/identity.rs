@@ -1,9 +1,9 @@
 //! The identity of a manifest's weights, and the state of their files.
 
-use std::fs;
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+use sws_os::identity::FileIdentity;
 
 use super::Manifest;
 
@@ -21,9 +21,9 @@ impl Manifest {
         drop(json);
         let files = in_place.iter().flat_map(|dir| self.files.iter().map(|f| dir.join(&f.path)));
         for file in files {
-            let about = fs::metadata(file)?;
-            let times = [about.mtime(), about.mtime_nsec(), about.ctime(), about.ctime_nsec()];
-            hasher.update(&about.len().to_le_bytes());
+            let FileIdentity { len, modified, changed, .. } = FileIdentity::at(&file)?;
+            let times = [modified.0, modified.1, changed.0, changed.1];
+            hasher.update(&len.to_le_bytes());
             times.iter().for_each(|time| {
                 hasher.update(&time.to_le_bytes());
             });

@@ -5,9 +5,11 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use sws_os::identity::FileIdentity;
+use sws_os::open::open_regular;
+
 use super::{CopiedFile, MAX_COPY_BYTES, Manifest};
 use crate::book;
-use crate::regular::open_regular;
 
 /// Files besides the weights that describe a model.
 pub const SMALL_FILES: [&str; 5] = [
@@ -114,7 +116,7 @@ fn read_unlisted(path: PathBuf, cache: Option<&Path>) -> Result<Option<Vec<u8>>,
     };
     let limit = MAX_COPY_BYTES;
     // The metadata are read first, as a write in the meantime changes the modification time.
-    let about = file.metadata().map_err(|cause| refused(&path, cause))?;
+    let about = FileIdentity::of(&file).map_err(|cause| refused(&path, cause))?;
     let bytes = bounded(file, limit + 1).map_err(|cause| refused(&path, cause))?;
     if bytes.len() as u64 > limit {
         return Err(SmallFileError::TooLarge { path, limit });

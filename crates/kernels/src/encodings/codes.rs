@@ -2,7 +2,7 @@
 //! and the trait of their kernels. `matmul/reference/coded.rs` defines their sums.
 
 use super::{Encoding, Matrix, RowCursor, gguf, int4, nvfp4, q};
-use crate::scalar::{Coding, SPAN_COLS, UNIT_COLS};
+use crate::scalar::{Coding, SPAN_COLS, UNIT_COLS, fma};
 use crate::simd::Simd;
 
 /// Decoder of an encoding to the codes of its units.
@@ -98,7 +98,7 @@ pub(super) fn weights(coding: Coding, m: &Matrix, row: usize, block: usize, out:
         let scale = scale(m, row, col);
         *out = match coding.less {
             Some(less) => (code - f32::from(less)) * scale,
-            None => code.mul_add(scale, minimum(m, row, col)),
+            None => fma(code, scale, minimum(m, row, col)),
         };
     }
 }

@@ -7,6 +7,8 @@
 //! The double-precision functions for tables and per-head constants are at the end: the platform's
 //! own (`f64::sin` and its kin) may differ between machines and are not used anywhere.
 
+use crate::scalar::fma;
+
 /// e^x, within 1.1 ulp. NaN stays NaN. Above 88.72 the result is infinite; results below the
 /// smallest normal are rounded once, to a subnormal or zero.
 #[inline(always)]
@@ -19,16 +21,16 @@ pub fn exp(x: f32) -> f32 {
     // Beyond these limits the result is already infinite, or rounds to zero.
     let x = if x > 89.0 { 89.0 } else { x };
     let x = if x < -104.0 { -104.0 } else { x };
-    let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
+    let shifted = fma(x, std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
-    let r = n.mul_add(-LN2_LOW, n.mul_add(-LN2_HIGH, x));
+    let r = fma(n, -LN2_LOW, fma(n, -LN2_HIGH, x));
 
     let mut p = 0.001_392_637_6_f32;
-    p = p.mul_add(r, 0.008_363_333);
-    p = p.mul_add(r, 0.041_666_553);
-    p = p.mul_add(r, 0.166_665_76);
-    p = p.mul_add(r, 0.5);
-    let y = p.mul_add(r * r, r) + 1.0;
+    p = fma(p, r, 0.008_363_333);
+    p = fma(p, r, 0.041_666_553);
+    p = fma(p, r, 0.166_665_76);
+    p = fma(p, r, 0.5);
+    let y = fma(p, r * r, r) + 1.0;
 
     // 2^n in two factors: n itself may be out of an exponent's range, and y · 2^(n/2) is exact, so
     // that only the second product rounds.
@@ -62,11 +64,11 @@ pub fn tanh(x: f32) -> f32 {
     let a = x.abs();
     let z = x * x;
     let mut p = -0.006_096_714_f32;
-    p = p.mul_add(z, 0.020_997_18);
-    p = p.mul_add(z, -0.053_850_91);
-    p = p.mul_add(z, 0.133_327_7);
-    p = p.mul_add(z, -0.333_333_3);
-    let small = (p * z).mul_add(a, a);
+    p = fma(p, z, 0.020_997_18);
+    p = fma(p, z, -0.053_850_91);
+    p = fma(p, z, 0.133_327_7);
+    p = fma(p, z, -0.333_333_3);
+    let small = fma(p * z, a, a);
     let large = 1.0 - 2.0 / (exp(2.0 * a) + 1.0);
     (if a < 0.625 { small } else { large }).copysign(x)
 }
@@ -80,7 +82,7 @@ pub(super) fn capped(x: f32, cap: f32) -> f32 {
 /// Rotates one pair: the definition that all tiers compile.
 #[inline(always)]
 pub(super) fn turn(a: f32, b: f32, cos: f32, sin: f32) -> (f32, f32) {
-    (a.mul_add(cos, -(b * sin)), b.mul_add(cos, a * sin))
+    (fma(a, cos, -(b * sin)), fma(b, cos, a * sin))
 }
 
 /// The error function, within 1.2 ulp.
@@ -89,24 +91,24 @@ pub fn erf(x: f32) -> f32 {
     let a = x.abs();
     let z = x * x;
     let mut p = -0.000_610_268_7_f32;
-    p = p.mul_add(z, 0.005_014_484);
-    p = p.mul_add(z, -0.026_780_72);
-    p = p.mul_add(z, 0.112_821_94);
-    p = p.mul_add(z, -0.376_125_28);
-    p = p.mul_add(z, 0.128_379_16);
-    let small = p.mul_add(x, x);
+    p = fma(p, z, 0.005_014_484);
+    p = fma(p, z, -0.026_780_72);
+    p = fma(p, z, 0.112_821_94);
+    p = fma(p, z, -0.376_125_28);
+    p = fma(p, z, 0.128_379_16);
+    let small = fma(p, x, x);
 
     // For larger magnitudes, 1 - e^-q(a) with q = -ln erfc. From 4 on that is 1 in f32.
     let a = if a > 4.0 { 4.0 } else { a };
     let mut q = -1.643_063_7e-6_f32;
-    q = q.mul_add(a, 4.616_386e-5);
-    q = q.mul_add(a, -0.000_597_585_8);
-    q = q.mul_add(a, 0.004_762_626);
-    q = q.mul_add(a, -0.026_427_637);
-    q = q.mul_add(a, 0.110_087_17);
-    q = q.mul_add(a, 0.631_823_9);
-    q = q.mul_add(a, 1.130_231_1);
-    q = q.mul_add(a, -0.000_318_539_66);
+    q = fma(q, a, 4.616_386e-5);
+    q = fma(q, a, -0.000_597_585_8);
+    q = fma(q, a, 0.004_762_626);
+    q = fma(q, a, -0.026_427_637);
+    q = fma(q, a, 0.110_087_17);
+    q = fma(q, a, 0.631_823_9);
+    q = fma(q, a, 1.130_231_1);
+    q = fma(q, a, -0.000_318_539_66);
     let large = (1.0 - exp(-q)).copysign(x);
     if a < 0.9 { small } else { large }
 }
@@ -120,13 +122,13 @@ pub fn softplus(x: f32) -> f32 {
     let s = u / (2.0 + u);
     let z = s * s;
     let mut p: f32 = 1.0 / 15.0;
-    p = p.mul_add(z, 1.0 / 13.0);
-    p = p.mul_add(z, 1.0 / 11.0);
-    p = p.mul_add(z, 1.0 / 9.0);
-    p = p.mul_add(z, 1.0 / 7.0);
-    p = p.mul_add(z, 1.0 / 5.0);
-    p = p.mul_add(z, 1.0 / 3.0);
-    let log = (2.0 * s * z).mul_add(p, 2.0 * s);
+    p = fma(p, z, 1.0 / 13.0);
+    p = fma(p, z, 1.0 / 11.0);
+    p = fma(p, z, 1.0 / 9.0);
+    p = fma(p, z, 1.0 / 7.0);
+    p = fma(p, z, 1.0 / 5.0);
+    p = fma(p, z, 1.0 / 3.0);
+    let log = fma(2.0 * s * z, p, 2.0 * s);
     (if x > 0.0 { x } else { 0.0 }) + log
 }
 
@@ -147,7 +149,7 @@ pub(super) fn bounded_decay(x: f32, factor: f32, bound: f32) -> f32 {
 #[inline(always)]
 pub fn gelu_tanh(x: f32) -> f32 {
     const TWO_SQRT_2_OVER_PI: f32 = 1.595_769;
-    let inner = (x * x * x).mul_add(0.044_715, x);
+    let inner = fma(x * x * x, 0.044_715, x);
     x * sigmoid(TWO_SQRT_2_OVER_PI * inner)
 }
 

@@ -1,5 +1,7 @@
 //! The canonical reduction on arrays that the compiler turns into vectors.
 
+use crate::scalar::fma;
+
 pub(crate) use crate::scalar::LANES;
 
 /// One partial sum per lane.
@@ -92,6 +94,6 @@ pub(crate) fn greater(a: f32, b: f32) -> f32 {
 #[inline(always)]
 fn accumulate(acc: &mut Lanes, a: &Lanes, b: &Lanes) {
     for i in 0..LANES {
-        acc[i] = a[i].mul_add(b[i], acc[i]);
+        acc[i] = fma(a[i], b[i], acc[i]);
     }
 }

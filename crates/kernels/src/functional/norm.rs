@@ -4,6 +4,7 @@ use super::lanes::{LANES, dot, padded, sum, tree};
 use super::shapes::NormWeight;
 use super::{reference, tiered};
 use crate::Tier;
+use crate::scalar::fma;
 
 /// x = x / √(mean(x²) + eps) · weight for each row of `x` [rows, width], in place.
 pub fn rms_norm(tier: Tier, x: &mut [f32], width: usize, weight: NormWeight, eps: f32) {
@@ -77,7 +78,7 @@ fn layer_norm_lanes(x: &mut [f32], width: usize, weight: &[f32], bias: Option<&[
             }
             Some(bias) => {
                 for ((x, w), b) in row.iter_mut().zip(weight).zip(bias) {
-                    *x = ((*x - mean) * scale).mul_add(*w, *b);
+                    *x = fma((*x - mean) * scale, *w, *b);
                 }
             }
         }
@@ -92,14 +93,14 @@ fn squared_distances(x: &[f32], mean: f32) -> f32 {
     for block in blocks {
         for i in 0..LANES {
             let d = block[i] - mean;
-            acc[i] = d.mul_add(d, acc[i]);
+            acc[i] = fma(d, d, acc[i]);
         }
     }
     // Squares are never -0, so neither is a lane, and adding 0² = 0 changes none.
     let block = padded(rest, mean);
     for i in 0..LANES {
         let d = if i < rest.len() { block[i] - mean } else { 0.0 };
-        acc[i] = d.mul_add(d, acc[i]);
+        acc[i] = fma(d, d, acc[i]);
     }
     tree(acc)
 }

@@ -4,6 +4,7 @@ use super::elementary::exp;
 use super::lanes::{LANES, Lanes, greater, padded};
 use super::{reference, tiered};
 use crate::Tier;
+use crate::scalar::fma;
 
 /// y = Σ e_i · x_i / Σ e_i for each element of the rows `x` [rows, width], with
 /// e_i = exp(gate_i - the largest gate), in ascending order of rows, each product fused.
@@ -40,7 +41,7 @@ fn pool_lanes(x: &[f32], gates: &[f32], y: &mut [f32]) {
             for lane in 0..LANES {
                 let weight = exp(gates[lane] - largest[lane]);
                 total[lane] += weight;
-                mixed[lane] = weight.mul_add(x[lane], mixed[lane]);
+                mixed[lane] = fma(weight, x[lane], mixed[lane]);
             }
         }
         for lane in 0..LANES {

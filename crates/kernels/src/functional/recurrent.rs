@@ -12,6 +12,7 @@ use super::shapes::{ConvInput, MAX_TAPS, Rates, Recurrence, RecurrenceInputs, Sh
 use super::vector::Wide;
 use super::{reference, tiered};
 use crate::Tier;
+use crate::scalar::fma;
 
 /// Takes tokens through a recurrence: changes `state` and writes `y`, in the layouts of
 /// [`Recurrence::state_len`] and [`Recurrence::output_len`].
@@ -190,7 +191,7 @@ fn short_conv_lanes(conv: &ShortConv, input: ConvInput, first: usize, y: &mut [f
 #[inline(always)]
 fn add_products(sum: &mut Lanes, w: &Lanes, x: &Lanes) {
     for i in 0..LANES {
-        sum[i] = w[i].mul_add(x[i], sum[i]);
+        sum[i] = fma(w[i], x[i], sum[i]);
     }
 }
 

@@ -11,7 +11,7 @@ use super::shapes::{
     ConvInput, NormWeight, Rates, Recurrence, RecurrenceInputs, RopePairs, RopeShape, ShortConv,
     StateWeights, StreamHead, StreamWriting, Streams,
 };
-use crate::scalar::{LANES, dot, reduce};
+use crate::scalar::{LANES, dot, fma, reduce};
 
 /// Sums `terms` into lane = index mod 32 by `add`, then reduces the lanes.
 fn sum_by(terms: impl Iterator<Item = f32>, add: impl Fn(f32, f32) -> f32) -> f32 {
@@ -45,13 +45,13 @@ pub(super) fn layer_norm(
 ) {
     for row in x.chunks_mut(width) {
         let mean = sum_by(row.iter().copied(), |acc, x| acc + x) / width as f32;
-        let add_square = |acc, x: f32| (x - mean).mul_add(x - mean, acc);
+        let add_square = |acc, x: f32| fma(x - mean, x - mean, acc);
         let squares = sum_by(row.iter().copied(), add_square) / width as f32;
         let scale = 1.0 / (squares + eps).sqrt();
         for (i, x) in row.iter_mut().enumerate() {
             let unit = (*x - mean) * scale;
             *x = match bias {
-                Some(bias) => unit.mul_add(weight[i], bias[i]),
+                Some(bias) => fma(unit, weight[i], bias[i]),
                 None => unit * weight[i],
             };
         }
@@ -85,7 +85,7 @@ pub(super) fn gate_interleaved(activation: Activation, gate_up: &[f32], y: &mut 
 
 pub(super) fn axpy(scale: f32, x: &[f32], y: &mut [f32]) {
     for (y, x) in y.iter_mut().zip(x) {
-        *y = scale.mul_add(*x, *y);
+        *y = fma(scale, *x, *y);
     }
 }
 
@@ -131,7 +131,7 @@ pub(super) fn pool(x: &[f32], gates: &[f32], y: &mut [f32]) {
         for (gate, x) in gates.zip(x.iter().skip(d).step_by(width)) {
             let weight = exp(gate - largest);
             total += weight;
-            mixed = weight.mul_add(*x, mixed);
+            mixed = fma(weight, *x, mixed);
         }
         *y = mixed / total;
     }
@@ -144,7 +144,7 @@ pub(super) fn read_streams(streams: Streams, weights: &[f32], x: &[f32], y: &mut
         let d = i % width;
         let stream = |s: usize| x[(token * streams.count + s) * width + d];
         let weight = |s: usize| weights[token * streams.weights() + s];
-        *y = (0..streams.count).fold(0.0, |sum, s| weight(s).mul_add(stream(s), sum));
+        *y = (0..streams.count).fold(0.0, |sum, s| fma(weight(s), stream(s), sum));
     }
 }
 
@@ -164,19 +164,19 @@ pub(super) fn write_streams(streams: Streams, weights: &[f32], branch: &[f32], x
             StreamWriting::Alone => Some(weights[i]),
         };
         if let Some(write) = write {
-            *x = write.mul_add(branch[token * width + d], *x);
+            *x = fma(write, branch[token * width + d], *x);
             continue;
         }
         let mixing = |s: usize| weights[2 * n + s * n + i];
         let written = weights[n + i] * branch[token * width + d];
-        *x = (0..n).fold(written, |sum, s| mixing(s).mul_add(stream(s), sum));
+        *x = (0..n).fold(written, |sum, s| fma(mixing(s), stream(s), sum));
     }
 }
 
 pub(super) fn gated_mean(count: usize, width: usize, gates: &[f32], x: &[f32], y: &mut [f32]) {
     for (at, y) in y.iter_mut().enumerate() {
         let stream = |i: usize| (at / width * count + i) * width + at % width;
-        let sum = (0..count).fold(0.0, |sum: f32, i| gates[stream(i)].mul_add(x[stream(i)], sum));
+        let sum = (0..count).fold(0.0, |sum: f32, i| fma(gates[stream(i)], x[stream(i)], sum));
         *y = sum / count as f32;
     }
 }
@@ -186,12 +186,12 @@ pub(super) fn head_of_streams(head: StreamHead, x: &[f32], y: &mut [f32]) {
     let normed: Vec<f32> = x.iter().map(|x| x * factor).collect();
     let products = head.rows.chunks(x.len()).map(|row| dot(&normed, row));
     let weights: Vec<f32> = (products.zip(head.base))
-        .map(|(m, base)| elementary::sigmoid(m.mul_add(head.scale, *base)) + head.eps)
+        .map(|(m, base)| elementary::sigmoid(fma(m, head.scale, *base)) + head.eps)
         .collect();
     let width = y.len();
     for (d, y) in y.iter_mut().enumerate() {
         let streams = weights.iter().enumerate();
-        *y = streams.fold(0.0, |sum, (s, weight)| weight.mul_add(x[s * width + d], sum));
+        *y = streams.fold(0.0, |sum, (s, weight)| fma(*weight, x[s * width + d], sum));
     }
 }
 
@@ -207,7 +207,7 @@ pub(super) fn mix_states(weights: StateWeights, x: &[f32], y: &mut [f32]) {
     softmax_ascending(&mut shares);
     for (d, y) in y.iter_mut().enumerate() {
         let states = shares.iter().enumerate();
-        *y = states.fold(0.0, |sum, (s, share)| share.mul_add(x[s * width + d], sum));
+        *y = states.fold(0.0, |sum, (s, share)| fma(*share, x[s * width + d], sum));
     }
 }
 
@@ -311,7 +311,7 @@ pub(super) fn attention(
             let weight = exp(score - largest);
             sum[lane] += weight;
             for (acc, v) in acc.iter_mut().zip(value(head / group, j)) {
-                acc[lane] = weight.mul_add(v, acc[lane]);
+                acc[lane] = fma(weight, v, acc[lane]);
             }
         }
         let mut denominator = reduce(sum);
@@ -345,14 +345,14 @@ pub(super) fn recur(
             for i in 0..spec.key_dim {
                 let decay = decays[if spec.decay_per_key { i } else { 0 }];
                 state[i * LANES + lane] *= decay;
-                known = k[i].mul_add(state[i * LANES + lane], known);
+                known = fma(k[i], state[i * LANES + lane], known);
             }
             let write = beta * if spec.delta { v - known } else { v };
             let mut sum = 0.0;
             for i in 0..spec.key_dim {
                 let kept = &mut state[i * LANES + lane];
-                *kept = k[i].mul_add(write, *kept);
-                sum = q[i].mul_add(*kept, sum);
+                *kept = fma(k[i], write, *kept);
+                sum = fma(q[i], *kept, sum);
             }
             y[token * LANES + lane] = sum;
         }
@@ -368,7 +368,7 @@ pub(super) fn short_conv(conv: &ShortConv, input: ConvInput, first: usize, y: &m
         for tap in 0..conv.taps {
             let back = (conv.taps - 1 - tap) * conv.dilation;
             let x = input.row(channels, token, back)[channel];
-            sum = conv.weight[channel * conv.taps + tap].mul_add(x, sum);
+            sum = fma(conv.weight[channel * conv.taps + tap], x, sum);
         }
         *y = if conv.silu { elementary::silu(sum) } else { sum };
     }
@@ -413,7 +413,7 @@ pub(super) fn index_scores(query: IndexQuery, keys: &KvCache, first: usize, scor
         for (q, &weight) in query.q.chunks(dim).zip(query.weights) {
             let product = dot(q, &key);
             let positive = if product > 0.0 { product } else { 0.0 };
-            *score = weight.mul_add(positive, *score);
+            *score = fma(weight, positive, *score);
         }
     }
 }

@@ -4,6 +4,7 @@ use super::elementary::{self, capped, exp};
 use super::lanes::{LANES, Lanes, dot, maximum, padded, tree};
 use super::{reference, tiered};
 use crate::Tier;
+use crate::scalar::fma;
 
 /// The softmax of each row of `x` [rows, width], in place: the row's maximum, then e^(x - maximum)
 /// and its sum in the canonical lanes, then one division per element.
@@ -132,7 +133,7 @@ fn exp_block(block: &mut Lanes, maximum: f32) {
 #[inline(always)]
 fn axpy_lanes(scale: f32, x: &[f32], y: &mut [f32]) {
     for (y, x) in y.iter_mut().zip(x) {
-        *y = scale.mul_add(*x, *y);
+        *y = fma(scale, *x, *y);
     }
 }
 

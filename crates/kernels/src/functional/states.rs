@@ -6,6 +6,7 @@ use super::shapes::StateWeights;
 use super::streams::mixed;
 use super::{reference, tiered};
 use crate::Tier;
+use crate::scalar::fma;
 
 /// The largest number of states.
 pub const MAX_STATES: usize = 64;
@@ -54,7 +55,7 @@ fn logit(StateWeights { norm, row, eps }: StateWeights, x: &[f32]) -> f32 {
         let norm = padded(norm, 0.0);
         let row = padded(row, -0.0);
         for lane in 0..LANES {
-            acc[lane] = (x[lane] * factor * norm[lane]).mul_add(row[lane], acc[lane]);
+            acc[lane] = fma(x[lane] * factor * norm[lane], row[lane], acc[lane]);
         }
     }
     tree(acc)

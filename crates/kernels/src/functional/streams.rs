@@ -10,6 +10,7 @@ use super::lanes::{LANES, Lanes, dot, padded, tree};
 use super::shapes::{MAX_STREAMS, StreamBias, StreamHead, StreamWriting, Streams};
 use super::{reference, tiered};
 use crate::Tier;
+use crate::scalar::fma;
 
 /// Turns products m [tokens, weights] into weights, in place: for each token
 ///
@@ -126,7 +127,7 @@ fn stream_weights_lanes(streams: Streams, StreamBias { scale, base }: StreamBias
     let Streams { count: n, writing, eps } = streams;
     for x in x.chunks_exact_mut(streams.weights()) {
         for (i, (x, base)) in x.iter_mut().zip(base).enumerate() {
-            *x = x.mul_add(scale[(i / n).min(2)], *base);
+            *x = fma(*x, scale[(i / n).min(2)], *base);
         }
         if writing == StreamWriting::Alone {
             for x in x {
@@ -204,7 +205,7 @@ fn gated_mean_lanes(count: usize, width: usize, gates: &[f32], x: &[f32], y: &mu
         y.fill(0.0);
         for (gates, x) in gates.chunks_exact(width).zip(x.chunks_exact(width)) {
             for (y, (gate, x)) in y.iter_mut().zip(gates.iter().zip(x)) {
-                *y = gate.mul_add(*x, *y);
+                *y = fma(*gate, *x, *y);
             }
         }
         for y in y {
@@ -219,7 +220,7 @@ pub(super) fn mixed(weights: &[f32], x: &[f32], y: &mut [f32]) {
     y.fill(0.0);
     for (x, weight) in x.chunks_exact(y.len()).zip(weights) {
         for (y, x) in y.iter_mut().zip(x) {
-            *y = weight.mul_add(*x, *y);
+            *y = fma(*weight, *x, *y);
         }
     }
 }
@@ -238,7 +239,7 @@ fn write_streams_lanes(streams: Streams, weights: &[f32], branch: &[f32], x: &mu
         if let Some(writes) = streams.writes(weights) {
             for (x, write) in x.chunks_exact_mut(width).zip(writes) {
                 for (x, branch) in x.iter_mut().zip(branch) {
-                    *x = write.mul_add(*branch, *x);
+                    *x = fma(*write, *branch, *x);
                 }
             }
             continue;
@@ -258,7 +259,7 @@ fn write_streams_lanes(streams: Streams, weights: &[f32], branch: &[f32], x: &mu
                 }
                 for (old, mix) in old[..n].iter().zip(mix.chunks_exact(n)) {
                     for lane in 0..LANES {
-                        sum[lane] = mix[i].mul_add(old[lane], sum[lane]);
+                        sum[lane] = fma(mix[i], old[lane], sum[lane]);
                     }
                 }
                 x[at..at + len].copy_from_slice(&sum[..len]);
@@ -274,7 +275,7 @@ fn head_of_streams_lanes(head: StreamHead, x: &[f32], y: &mut [f32]) {
     let rows = head.rows.chunks_exact(x.len());
     for ((weight, row), base) in weights.iter_mut().zip(rows).zip(head.base) {
         let product = normed_dot(x, factor, row);
-        *weight = sigmoid(product.mul_add(head.scale, *base)) + head.eps;
+        *weight = sigmoid(fma(product, head.scale, *base)) + head.eps;
     }
     mixed(&weights[..head.base.len()], x, y);
 }
@@ -288,7 +289,7 @@ fn normed_dot(x: &[f32], factor: f32, w: &[f32]) -> f32 {
         let x = padded(x, 0.0);
         let w = padded(w, -0.0);
         for lane in 0..LANES {
-            acc[lane] = (x[lane] * factor).mul_add(w[lane], acc[lane]);
+            acc[lane] = fma(x[lane] * factor, w[lane], acc[lane]);
         }
     }
     tree(acc)

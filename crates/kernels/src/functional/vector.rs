@@ -8,6 +8,7 @@
 mod neon;
 
 use super::lanes::{LANES, Lanes, tree};
+use crate::scalar::fma;
 use crate::simd::{Compiled, Portable};
 
 /// 32 lanes and the operations on them, with the same bits in every implementation. The implementor
@@ -97,7 +98,7 @@ impl Wide for Portable {
     #[inline(always)]
     fn fma(self, mut a: Lanes, b: Lanes, c: Lanes) -> Lanes {
         for i in 0..LANES {
-            a[i] = a[i].mul_add(b[i], c[i]);
+            a[i] = fma(a[i], b[i], c[i]);
         }
         a
     }

@@ -2,10 +2,12 @@
 //! blocks, and the fixed order of sums.
 
 mod codes;
+mod fma;
 mod number;
 mod sums;
 
 pub(crate) use codes::{CodeForm, Coding, Fours};
+pub use fma::fma;
 pub(crate) use number::{
     BELOW_SCALE, E2M1, E2M1_CODES, E8M0, bf16_at, bf16_to_f32, e4m3_to_f32, e8m0_to_f32,
     f16_to_f32, f32_at, group_scale, nibble, zero_point,

@@ -1,5 +1,7 @@
 //! The fixed order of sums.
 
+use super::fma;
+
 /// Partial sums of a dot product: column `c` goes to lane `c % 32`.
 pub(crate) const LANES: usize = 32;
 
@@ -22,7 +24,7 @@ pub(crate) const SPAN_BLOCKS: usize = SPAN_COLS / ROUND_COLS;
 pub(crate) fn dot(w: &[f32], x: &[f32]) -> f32 {
     let mut acc = [0f32; LANES];
     for (c, (w, x)) in w.iter().zip(x).enumerate() {
-        acc[c % LANES] = w.mul_add(*x, acc[c % LANES]);
+        acc[c % LANES] = fma(*w, *x, acc[c % LANES]);
     }
     reduce(acc)
 }

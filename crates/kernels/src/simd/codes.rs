@@ -7,7 +7,7 @@ mod avx2;
 mod avx512;
 
 use super::Groups;
-use crate::scalar::{bf16_to_f32, fold, group_scale, zero_point};
+use crate::scalar::{bf16_to_f32, fma, fold, group_scale, zero_point};
 
 /// Operations on the codes of a unit, and on the scales of runs.
 ///
@@ -111,7 +111,7 @@ impl Codes for super::Portable {
     }
     #[inline(never)]
     fn fma_h(self, a: Self::H, b: Self::H, c: Self::H) -> Self::H {
-        std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
+        std::array::from_fn(|i| fma(a[i], b[i], c[i]))
     }
     #[inline(always)]
     fn fold_h(self, a: Self::H) -> f32 {

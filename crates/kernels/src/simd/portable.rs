@@ -6,7 +6,7 @@
 use std::array::from_fn;
 
 use super::{Compiled, Operands, Simd, SimdJob, tile};
-use crate::scalar::{f16_to_f32, reduce};
+use crate::scalar::{f16_to_f32, fma, reduce};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
@@ -41,7 +41,7 @@ impl Simd for Portable {
     }
     #[inline(never)]
     fn fma(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
-        from_fn(|i| a[i].mul_add(b[i], c[i]))
+        from_fn(|i| fma(a[i], b[i], c[i]))
     }
     #[inline(always)]
     fn float(self, bits: Self::U) -> Self::F {
@@ -172,7 +172,7 @@ impl Simd for Portable {
     }
     #[inline(never)]
     fn fma_t(self, a: Self::T, b: Self::T, c: Self::T) -> Self::T {
-        from_fn(|i| a[i].mul_add(b[i], c[i]))
+        from_fn(|i| fma(a[i], b[i], c[i]))
     }
     unsafe fn tile(
         self,

@@ -5,6 +5,7 @@ mod corpus;
 mod definition;
 mod encodings;
 mod finite;
+mod fma;
 mod fp7;
 mod functional;
 mod gguf;

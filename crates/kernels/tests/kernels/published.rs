@@ -1,7 +1,7 @@
 //! Weights of published quantised checkpoints, against the formulas of docs/format.md.
 
 use crate::common::{Encoded, decode, order, published, random};
-use sws_kernels::{Encoding, Fp8Scales, Int4Groups, Nvfp4Scale, PartLen};
+use sws_kernels::{Encoding, Fp8Scales, Int4Groups, Nvfp4Scale, PartLen, fma};
 
 /// e4m3 by its fields.
 fn e4m3(code: u8) -> f32 {
@@ -46,7 +46,7 @@ fn less_zero(code: u8, units: &[u8], at: usize) -> f32 {
 fn from_zero(code: u8, units: &[u8], at: usize) -> f32 {
     let unit = u32::from_le_bytes(units[4 * at..][..4].try_into().unwrap());
     let scale = f32::from_bits(unit & !0x1fff);
-    f32::from(code).mul_add(scale, -((unit & 15) as f32) * scale)
+    fma(f32::from(code), scale, -((unit & 15) as f32) * scale)
 }
 
 fn half(bytes: &[u8], at: usize) -> f32 {

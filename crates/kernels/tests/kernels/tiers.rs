@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use sws_kernels::{
     ARITHMETIC, Activations, Encoder, Encoding, ExponentCounts, Fp8Scales, GgufBlocks,
     MatmulScratch, Matrix, OutputColumns, PackedInput, PartLen, SourceDtype, Strided,
-    ThreadScratch, Tier, matmul, matmul_rows, matmul_transposed,
+    ThreadScratch, Tier, fma, matmul, matmul_rows, matmul_transposed,
 };
 
 /// Any bits, with special values more frequent than by chance.
@@ -204,7 +204,7 @@ proptest! {
             for (c, &w) in crate::common::decode(&matrix, r).iter().enumerate() {
                 for t in 0..tokens {
                     let y = &mut expected[t * y_stride + c];
-                    *y = f32::from_bits(w).mul_add(x[t * x_stride + r], *y);
+                    *y = fma(f32::from_bits(w), x[t * x_stride + r], *y);
                 }
             }
         }

@@ -2,13 +2,19 @@
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-
-use rustix::fs::{Advice, AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+use std::time::Duration;
 
 use sws_format::open_regular;
+use sws_os::file::{forget, remove_any, set_modified};
+use sws_os::open::private;
+
+/// Smallest difference of times that file systems keep.
+#[cfg(unix)]
+const STEP: Duration = Duration::from_nanos(1);
+#[cfg(windows)]
+const STEP: Duration = Duration::from_nanos(100);
 
 /// A device that stores the files of [`Blobs`](super::Blobs).
 pub trait BlobDevice: fmt::Debug + Send {
@@ -52,7 +58,7 @@ impl SystemFiles {
 
 impl BlobDevice for SystemFiles {
     fn create(&self, path: &Path) -> io::Result<Box<dyn BlobWriter>> {
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        let file = private(OpenOptions::new().write(true).create_new(true)).open(path)?;
         Ok(Box::new(UncachedOutput(file)))
     }
 
@@ -67,29 +73,15 @@ impl BlobDevice for SystemFiles {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        match fs::remove_file(path) {
-            Err(error) if error.kind() == ErrorKind::IsADirectory => fs::remove_dir(path),
-            removed => removed,
-        }
+        remove_any(path)
     }
 
     fn used(&self, paths: &[PathBuf]) -> io::Result<()> {
-        let set = |path: &Path, tv_sec, tv_nsec| {
-            let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
-            let last_modification = Timespec { tv_sec, tv_nsec };
-            let times = Timestamps { last_access, last_modification };
-            rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)
-        };
-        set(&self.clock, 0, UTIME_NOW)?;
-        let about = fs::symlink_metadata(&self.clock)?;
-        let mut seconds = about.mtime();
-        let mut nanos = about.mtime_nsec();
+        set_modified(&self.clock, None)?;
+        let mut time = fs::symlink_metadata(&self.clock)?.modified()?;
         for path in paths {
-            set(path, seconds, nanos)?;
-            nanos -= 1;
-            if nanos < 0 {
-                (seconds, nanos) = (seconds - 1, 999_999_999);
-            }
+            set_modified(path, Some(time))?;
+            time -= STEP;
         }
         Ok(())
     }
@@ -111,7 +103,7 @@ impl Write for UncachedOutput {
 impl BlobWriter for UncachedOutput {
     fn finish(&mut self) -> io::Result<()> {
         self.0.sync_data()?;
-        forget(&self.0);
+        forget(&self.0, 0, None);
         Ok(())
     }
 }
@@ -126,11 +118,6 @@ impl Read for UncachedInput {
 
 impl Drop for UncachedInput {
     fn drop(&mut self) {
-        forget(&self.0);
+        forget(&self.0, 0, None);
     }
-}
-
-fn forget(file: &File) {
-    // Advice only: if it is refused, the pages stay until the kernel reclaims them.
-    let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
 }

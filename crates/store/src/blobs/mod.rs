@@ -10,12 +10,12 @@ mod name;
 mod tests;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, OFlags};
+use sws_os::lock::lock_alone;
+use sws_os::open::{create_private_dir, is_own_dir, no_link, private};
 
 pub use device::{BlobDevice, BlobWriter, SystemFiles};
 pub use name::BlobName;
@@ -104,18 +104,13 @@ impl Blobs {
         device: Box<dyn BlobDevice>,
     ) -> Result<Blobs, BlobsError> {
         let failed = |cause| BlobsError::Directory { path: dir.to_owned(), cause };
-        DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
-        let about = fs::symlink_metadata(dir).map_err(failed)?;
-        if !about.is_dir() || about.uid() != rustix::process::geteuid().as_raw() {
+        create_private_dir(dir).map_err(failed)?;
+        if !is_own_dir(dir).map_err(failed)? {
             return Err(BlobsError::Foreign(dir.to_owned()));
         }
-        if about.mode() & 0o077 != 0 {
-            fs::set_permissions(dir, Permissions::from_mode(0o700)).map_err(failed)?;
-        }
         let lock = open_lock(&dir.join(LOCK))?;
-        let locked = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive);
         // Some file systems have no locks.
-        if locked == Err(rustix::io::Errno::WOULDBLOCK) {
+        if !lock_alone(&lock) {
             return Err(BlobsError::Busy(dir.to_owned()));
         }
         let mut blobs = Blobs {
@@ -154,7 +149,7 @@ impl Blobs {
             };
             match (name, about) {
                 (Some(name), Ok(about)) if is_file && !is_part => {
-                    found.push(((about.mtime(), about.mtime_nsec()), name, about.len()));
+                    found.push((about.modified().ok(), name, about.len()));
                 }
                 (Some(_), about) if is_file => {
                     if !self.remove_file(&entry.path()) {
@@ -372,20 +367,16 @@ impl Drop for Blobs {
     fn drop(&mut self) {
         // A process that is just being started may have inherited the open file, which would keep
         // the lock.
-        let _ = rustix::fs::flock(&self.lock, FlockOperation::Unlock);
+        let _ = self.lock.unlock();
     }
 }
 
 /// Opens or creates the file whose lock keeps other processes out.
 fn open_lock(path: &Path) -> Result<File, BlobsError> {
-    let opened = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        // Opening a pipe in its place would block until it has a reader.
-        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
-        .open(path);
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false);
+    // Opening a pipe in its place would block until it has a reader.
+    let opened = private(no_link(&mut options)).open(path);
     let is_file = path.symlink_metadata().map_or(true, |about| about.is_file());
     let checked = opened.and_then(|lock| Ok((lock.metadata()?.is_file(), lock)));
     match checked {

@@ -1,7 +1,10 @@
 //! Private files on devices that work, and on devices that do not.
 
-use std::os::unix::fs::symlink;
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::{Arc, Mutex};
+
+use sws_os::open::symlink;
 
 use super::*;
 
@@ -281,7 +284,7 @@ fn links_and_files_are_no_directories() {
     let top = tempfile::tempdir().unwrap();
     let (real, link, file) = ("real", "link", "file");
     fs::create_dir(top.path().join(real)).unwrap();
-    std::os::unix::fs::symlink(real, top.path().join(link)).unwrap();
+    symlink(real, top.path().join(link)).unwrap();
     fs::write(top.path().join(file), b"").unwrap();
     for (name, opens) in [(real, true), (link, false), (file, false), ("new/one", true)] {
         let opened = Blobs::open(&top.path().join(name), 1 << 20);
@@ -290,8 +293,7 @@ fn links_and_files_are_no_directories() {
 }
 
 fn make_pipe(path: &Path) {
-    let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600));
-    rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0).unwrap();
+    sws_os::open::make_pipe(path).unwrap();
 }
 
 /// Puts something into a place, with a file and a directory elsewhere that it may link to.

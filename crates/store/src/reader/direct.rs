@@ -1,10 +1,10 @@
 //! Positioned reads that bypass the page cache.
 
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use sws_format::{Manifest, ShardReader};
+use sws_os::{direct, file};
 
 use super::files::{Caching, OpenFile, OpenFiles, open_file_limit};
 
@@ -31,7 +31,7 @@ impl DirectReader {
         DirectReader { files: OpenFiles::of(paths, Caching::Direct, open_file_limit()) }
     }
 
-    #[cfg(feature = "uring")]
+    #[cfg(all(feature = "uring", target_os = "linux"))]
     pub(super) fn file(&self, file: u32) -> io::Result<std::sync::Arc<OpenFile>> {
         self.files.get(file)
     }
@@ -45,7 +45,7 @@ impl ShardReader for DirectReader {
     fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         let open = self.files.get(file)?;
         if open.direct {
-            match uninterrupted(|| open.file.read_at(into, offset)) {
+            match uninterrupted(|| direct::read_at(&open.file, into, offset)) {
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
                 result => return result,
             }
@@ -63,7 +63,7 @@ impl ShardReader for DirectReader {
 
 /// Reads through the page cache and drops the pages afterwards.
 fn read_buffered(open: &OpenFile, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-    let result = uninterrupted(|| open.file.read_at(into, offset));
+    let result = uninterrupted(|| file::read_at(&open.file, into, offset));
     open.forget(offset, into.len());
     result
 }

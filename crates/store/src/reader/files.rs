@@ -3,14 +3,13 @@
 use std::fs::File;
 use std::io;
 use std::num::NonZeroUsize;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lru::LruCache;
-use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags, StatxFlags};
-use rustix::process::Resource;
 use sws_format::{Manifest, open_regular};
+use sws_os::limits::ProcessLimits;
+use sws_os::{direct, file};
 
 use crate::SLOT_ALIGN;
 
@@ -21,7 +20,7 @@ const MOST: u64 = 4096;
 
 /// Number of shard files to keep open: the process's limit less a reserve.
 pub fn open_file_limit() -> usize {
-    let limit = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(MOST);
+    let limit = ProcessLimits::now().open_files.unwrap_or(MOST);
     let usable = limit.saturating_sub(RESERVE).max(limit / 2).clamp(1, MOST);
     usize::try_from(usable).unwrap_or(1)
 }
@@ -97,50 +96,19 @@ impl OpenFiles {
 impl OpenFile {
     /// Drops these bytes from the page cache, which counts against the process's memory.
     pub(super) fn forget(&self, offset: u64, len: usize) {
-        // Advice only: if it is refused, the pages stay until the kernel reclaims them.
-        let _ = rustix::fs::fadvise(
-            &self.file,
-            offset,
-            std::num::NonZeroU64::new(len as u64),
-            Advice::DontNeed,
-        );
+        file::forget(&self.file, offset, Some(len as u64));
     }
 }
 
 fn open(path: &Path, mode: Caching) -> io::Result<OpenFile> {
     if mode == Caching::Direct {
-        // `open_regular` does not support `O_DIRECT`.
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECT | OFlags::NONBLOCK;
-        match rustix::fs::open(path, flags, Mode::empty()) {
-            Ok(fd) if is_regular(&fd)? && aligned_reads_suffice(&fd) => {
-                // With `O_NONBLOCK`, io_uring fails a read where the file system would have to
-                // wait.
-                rustix::fs::fcntl_setfl(&fd, OFlags::DIRECT)?;
-                return Ok(OpenFile { file: fd.into(), direct: true });
-            }
-            Ok(_) | Err(rustix::io::Errno::INVAL) => {}
-            Err(error) => return Err(error.into()),
+        match direct::open(path, SLOT_ALIGN) {
+            Ok(file) => return Ok(OpenFile { file, direct: true }),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
+            Err(error) => return Err(error),
         }
     }
     let file = open_regular(path)?;
-    // No readahead: it would load pages that are neither requested nor dropped.
-    let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
+    file::read_at_random(&file);
     Ok(OpenFile { file, direct: false })
-}
-
-fn is_regular(fd: &OwnedFd) -> io::Result<bool> {
-    Ok(FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode) == FileType::RegularFile)
-}
-
-/// True if the file system accepts direct reads at the alignment of slots. A file system that does
-/// not report its alignment (before Linux 6.1) is assumed to accept them, until it refuses a read.
-fn aligned_reads_suffice(fd: &OwnedFd) -> bool {
-    let Ok(stat) = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else {
-        return true;
-    };
-    if stat.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
-        return true;
-    }
-    let usable = |align: u32| align > 0 && SLOT_ALIGN.is_multiple_of(align as usize);
-    usable(stat.stx_dio_offset_align) && usable(stat.stx_dio_mem_align)
 }

@@ -3,8 +3,8 @@
 use std::io;
 use std::path::Path;
 
-use memmap2::MmapOptions;
 use sws_format::{Manifest, ShardReader};
+use sws_os::file::copy_mapped;
 
 use super::files::{Caching, OpenFiles, open_file_limit};
 
@@ -42,11 +42,7 @@ impl ShardReader for MmapReader {
         if len == 0 {
             return Ok(0);
         }
-        // SAFETY: the map is local to this function and read only. Its length was checked just now.
-        // The documentation of `MmapReader` says what happens if the file shrinks in between.
-        let map = unsafe { MmapOptions::new().offset(offset).len(len).populate().map(&open.file)? };
-        into[..len].copy_from_slice(&map);
-        drop(map);
+        copy_mapped(&open.file, &mut into[..len], offset)?;
         open.forget(offset, into.len());
         Ok(len)
     }

@@ -4,7 +4,7 @@ mod direct;
 mod files;
 mod mmap;
 mod rate;
-#[cfg(feature = "uring")]
+#[cfg(all(feature = "uring", target_os = "linux"))]
 mod uring;
 
 use std::fmt;
@@ -17,7 +17,7 @@ pub use direct::DirectReader;
 pub use files::open_file_limit;
 pub use mmap::MmapReader;
 pub use rate::LimitedReader;
-#[cfg(feature = "uring")]
+#[cfg(all(feature = "uring", target_os = "linux"))]
 pub use uring::UringReader;
 
 use sws_format::{Manifest, PieceId, ShardReader};
@@ -89,7 +89,7 @@ impl ReaderKind {
         Ok(match self {
             ReaderKind::Direct => Arc::new(DirectReader::with_open_files(manifest, dir, limit)),
             ReaderKind::Mmap => Arc::new(MmapReader::with_open_files(manifest, dir, limit)),
-            #[cfg(feature = "uring")]
+            #[cfg(all(feature = "uring", target_os = "linux"))]
             ReaderKind::Uring => {
                 let direct = DirectReader::with_open_files(manifest, dir, limit);
                 Arc::new(UringReader::over(direct, depth).map_err(|e| {
@@ -97,7 +97,7 @@ impl ReaderKind {
                     io::Error::new(e.kind(), message)
                 })?)
             }
-            #[cfg(not(feature = "uring"))]
+            #[cfg(not(all(feature = "uring", target_os = "linux")))]
             ReaderKind::Uring => {
                 let _ = depth;
                 return Err(io::Error::new(

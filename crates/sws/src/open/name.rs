@@ -75,7 +75,7 @@ mod tests {
         }
         let [plain, cached] = &dirs;
         let elsewhere = temp.path().join("link");
-        std::os::unix::fs::symlink(plain.join("checkpoint"), &elsewhere).unwrap();
+        sws_os::open::symlink(plain.join("checkpoint"), &elsewhere).unwrap();
         let cases: [(PathBuf, &str); 7] = [
             (plain.join("a-q4_k_m.gguf"), "a-q4_k_m"),
             (plain.join("alone/b.Q8_0-00001-of-00001.gguf"), "b.Q8_0"),

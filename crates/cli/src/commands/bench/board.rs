@@ -5,6 +5,7 @@ use serde_json::Value;
 use sws::Model;
 use sws_format::Piece;
 use sws_kernels::Tier;
+use sws_os::machine::processor;
 
 use crate::commands::machine::{Machine, digits};
 use crate::commands::{count as counted, size};
@@ -100,12 +101,6 @@ impl BoardMachine {
         let system = format!("{} {}", std::env::consts::OS, std::env::consts::ARCH);
         BoardMachine { processor: processor(), system, tier: Tier::best().to_string(), measured }
     }
-}
-
-fn processor() -> Option<String> {
-    let told = std::fs::read_to_string("/proc/cpuinfo").ok()?;
-    let line = told.lines().find(|line| line.starts_with("model name"))?;
-    Some(line.split_once(':')?.1.trim().to_owned())
 }
 
 impl BenchBoard {

@@ -1,13 +1,11 @@
 //! Checks of the disk that a model lies on.
 
-use std::fs::OpenOptions;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::OFlags;
 use sws::Model;
 use sws_format::{Clock, PieceKind};
+use sws_os::direct;
 use sws_store::{
     PieceLayout, Read, ReaderKind, Reads, SLOT_ALIGN, Slot, StoreOptions, SystemMemory, speeds,
 };
@@ -122,10 +120,9 @@ fn of_direct_read(name: &str, outcome: io::Result<()>) -> DoctorLine {
 
 /// A file system may accept the flag and refuse reads.
 fn read_directly(path: &Path) -> io::Result<()> {
-    let flags = (OFlags::DIRECT | OFlags::NONBLOCK).bits() as i32;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let file = direct::open(path, SLOT_ALIGN)?;
     let mut page = Slot::alone(SLOT_ALIGN)?;
-    file.read_at(&mut page, 0).map(drop)
+    direct::read_at(&file, &mut page, 0).map(drop)
 }
 
 #[cfg(test)]

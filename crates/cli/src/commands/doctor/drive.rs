@@ -1,176 +1,56 @@
-//! Temperature and wear of the drive that a model lies on, as far as sysfs has them.
+//! Temperature and wear of the drive that a model lies on.
 
-use std::fs::read_to_string;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rustix::fs::{major, minor};
+use sws_os::drive::DriveReadings;
 
 use super::DoctorLine;
 
-/// Most devices below one another: a file system on a volume on an encrypted partition ..
-const MOST_LAYERS: usize = 8;
 const COOLER: &str =
     "the drive slows itself down: cool it, or read less in a second (`--max-disk-rate 1GB`)";
 
-/// Readings of a drive. sysfs has the wear of eMMC and UFS, and that of an NVMe drive nowhere.
-#[derive(Debug, Default, PartialEq)]
-struct DriveReadings {
-    /// In thousandths of a degree, as is the limit from which the drive warns.
-    temperature: Option<i64>,
-    warns_from: Option<i64>,
-    /// Percent of the drive's life that is used, at most.
-    wear: Option<u64>,
-}
-
 /// Temperature and wear of the drive of a directory.
 pub(super) fn lines(dir: &Path) -> [DoctorLine; 2] {
-    let device = dir.metadata().ok().map(|about| about.dev());
-    let link = device.map(|dev| format!("/sys/dev/block/{}:{}", major(dev), minor(dev)));
-    let readings = link.and_then(|link| Some(of_device(&Path::new(&link).canonicalize().ok()?)));
-    let readings = readings.unwrap_or_default();
-    [readings.temperature(), readings.wear()]
+    let readings = DriveReadings::of(dir);
+    [temperature(&readings), wear(&readings)]
 }
 
-impl DriveReadings {
-    fn temperature(&self) -> DoctorLine {
-        let check = "drive temperature";
-        let Some(now) = self.temperature else {
-            return DoctorLine::ok(check, "not told by this system");
-        };
-        let degrees = |milli: i64| format!("{} °C", milli / 1000);
-        let mut found = degrees(now);
-        found.extend(self.warns_from.map(|limit| format!(", warns from {}", degrees(limit))));
-        match self.warns_from.is_some_and(|limit| now >= limit) {
-            true => DoctorLine::hurts(check, found, COOLER),
-            false => DoctorLine::ok(check, found),
-        }
-    }
-
-    fn wear(&self) -> DoctorLine {
-        let check = "drive wear";
-        let found = match self.wear {
-            Some(percent) => format!("at most {percent} % of its life used; reading adds none"),
-            None => {
-                "not told by this system (`nvme smart-log` as root); reading adds none".to_owned()
-            }
-        };
-        DoctorLine::ok(check, found)
+fn temperature(readings: &DriveReadings) -> DoctorLine {
+    let check = "drive temperature";
+    let Some(now) = readings.temperature else {
+        return DoctorLine::ok(check, "not told by this system");
+    };
+    let degrees = |milli: i64| format!("{} °C", milli / 1000);
+    let mut found = degrees(now);
+    found.extend(readings.warns_from.map(|limit| format!(", warns from {}", degrees(limit))));
+    match readings.warns_from.is_some_and(|limit| now >= limit) {
+        true => DoctorLine::hurts(check, found, COOLER),
+        false => DoctorLine::ok(check, found),
     }
 }
 
-/// The readings of a block device, whose directory in sysfs this is, or of the drives that it is made of:
-/// the warmest and the most worn.
-fn of_device(block: &Path) -> DriveReadings {
-    let mut layer = vec![block.to_owned()];
-    for _ in 0..MOST_LAYERS {
-        let below: Vec<PathBuf> =
-            layer.iter().flat_map(|device| entries(&device.join("slaves"))).collect();
-        if below.is_empty() {
-            break;
-        }
-        layer = below.into_iter().filter_map(|link| link.canonicalize().ok()).collect();
-    }
-    layer.iter().map(|drive| of_drive(drive)).fold(DriveReadings::default(), |all, one| {
-        let warmest = if one.temperature > all.temperature { &one } else { &all };
-        let DriveReadings { temperature, warns_from, .. } = *warmest;
-        DriveReadings { temperature, warns_from, wear: all.wear.max(one.wear) }
-    })
-}
-
-/// The readings of a drive, or of a partition of it, from the nearest directories above that have them.
-fn of_drive(block: &Path) -> DriveReadings {
-    let devices =
-        || block.ancestors().take(MOST_LAYERS).take_while(|dir| *dir != Path::new("/sys/devices"));
-    let sensors = devices().flat_map(|dir| {
-        [dir.to_owned(), dir.join("hwmon"), dir.join("device/hwmon")].into_iter().flat_map(|dir| {
-            let of_sensor = |path: &PathBuf| {
-                path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"hwmon"))
-            };
-            entries(&dir).into_iter().filter(of_sensor).collect::<Vec<_>>()
-        })
-    });
-    let mut sensors = sensors.filter_map(|dir| Some((number(&dir.join("temp1_input"))?, dir)));
-    let (temperature, sensor) = sensors.next().unzip();
-    let wear = devices().find_map(|dir| {
-        // Tenths of the life, for each kind of memory.
-        let tenths = read_to_string(dir.join("device/life_time")).ok()?;
-        let tenths = tenths.split_whitespace().filter_map(|word| word.strip_prefix("0x"));
-        tenths.filter_map(|hex| u64::from_str_radix(hex, 16).ok()).max()
-    });
-    DriveReadings {
-        temperature,
-        warns_from: sensor.and_then(|dir| number(&dir.join("temp1_max"))),
-        wear: wear.filter(|tenths| (1..=11).contains(tenths)).map(|tenths| 10 * tenths),
-    }
-}
-
-fn entries(dir: &Path) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> =
-        dir.read_dir().into_iter().flatten().flatten().map(|entry| entry.path()).collect();
-    found.sort();
-    found
-}
-
-fn number(file: &Path) -> Option<i64> {
-    read_to_string(file).ok()?.trim().parse().ok()
+fn wear(readings: &DriveReadings) -> DoctorLine {
+    let check = "drive wear";
+    let found = match readings.wear {
+        Some(percent) => format!("at most {percent} % of its life used; reading adds none"),
+        None => "not told by this system (`nvme smart-log` as root); reading adds none".to_owned(),
+    };
+    DoctorLine::ok(check, found)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{create_dir_all, write};
-
     use super::*;
 
-    fn file(root: &Path, path: &str, text: &str) {
-        let path = root.join(path);
-        create_dir_all(path.parent().unwrap()).unwrap();
-        write(path, text).unwrap();
-    }
-
     #[test]
-    fn readings_are_of_the_drive_below_partitions_and_volumes() {
-        let temp = tempfile::tempdir().unwrap();
-        let root = temp.path();
-        for (drive, now) in [("nvme0", "41850\n"), ("nvme1", "83000\n")] {
-            file(root, &format!("{drive}/hwmon3/temp1_input"), now);
-            file(root, &format!("{drive}/hwmon3/temp1_max"), "82000\n");
-            create_dir_all(root.join(format!("{drive}/{drive}n1/{drive}n1p2"))).unwrap();
-        }
-        let cool = of_device(&root.join("nvme0/nvme0n1/nvme0n1p2"));
-        let expected =
-            DriveReadings { temperature: Some(41850), warns_from: Some(82000), wear: None };
-        assert_eq!(cool, expected);
-        assert!(!cool.temperature().hurts);
-        assert_eq!(cool.temperature().found, "41 °C, warns from 82 °C");
-
-        let slaves = root.join("dm-0/slaves");
-        create_dir_all(&slaves).unwrap();
-        for drive in ["nvme0", "nvme1"] {
-            let name = format!("{drive}n1p2");
-            let partition = root.join(format!("{drive}/{drive}n1/{name}"));
-            std::os::unix::fs::symlink(partition, slaves.join(name)).unwrap();
-        }
-        let hot = of_device(&root.join("dm-0"));
-        assert_eq!(hot.temperature, Some(83000));
-        assert!(hot.temperature().remedy.unwrap().contains("--max-disk-rate"));
-    }
-
-    #[test]
-    fn wear_is_told_where_the_system_has_it() {
-        for (text, wear) in [
-            ("0x02 0x01\n", Some(20)),
-            ("0x00 0x00\n", None),
-            ("0xff\n", None),
-            ("0x0b 0x01\n", Some(110)),
-            ("many\n", None),
-        ] {
-            let temp = tempfile::tempdir().unwrap();
-            file(temp.path(), "mmcblk0/device/life_time", text);
-            assert_eq!(of_device(&temp.path().join("mmcblk0")).wear, wear, "{text}");
-        }
-        let unknown = of_device(Path::new("/nonesuch"));
-        assert_eq!(unknown, DriveReadings::default());
-        assert!(unknown.wear().found.contains("not told"));
+    fn a_warm_drive_hurts_and_an_unknown_one_does_not() {
+        let of =
+            |now| DriveReadings { temperature: Some(now), warns_from: Some(82_000), wear: None };
+        let cool = temperature(&of(41_850));
+        assert!(!cool.hurts);
+        assert_eq!(cool.found, "41 °C, warns from 82 °C");
+        let hot = temperature(&of(83_000));
+        assert!(hot.remedy.unwrap().contains("--max-disk-rate"));
+        assert!(wear(&DriveReadings::default()).found.contains("not told"));
     }
 }

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-use rustix::fs::{Access, access, statvfs};
 use sws::{Model, Options, Planning, TextCodec};
 use sws_engine::Plan;
-use sws_format::ProcessLimits;
 use sws_hub::Library;
+use sws_os::limits::ProcessLimits;
+use sws_os::machine::{self, HUGE_PAGES};
+use sws_os::space;
 use sws_store::{LimitSource, SystemMemory, open_file_limit, user_cache};
 
 use super::DoctorLine;
@@ -25,7 +26,6 @@ const FEW_FILES: usize = 256;
 const MOST_FILES: usize = 4096;
 /// Space below which the records of runs may not fit.
 const RECORDS: u64 = 64 * MIB;
-const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
 pub(super) fn memory() -> DoctorLine {
     let check = "memory";
@@ -87,6 +87,9 @@ pub(super) fn control_group() -> DoctorLine {
         Some(SystemMemory { holder: LimitSource::Cgroup(dir), total, available }) => {
             format!("`{}` leaves {} of {}", dir.display(), size(available), size(total))
         }
+        Some(SystemMemory { holder: LimitSource::Job, total, available }) => {
+            format!("the job object leaves {} of {}", size(available), size(total))
+        }
         _ => "none that limits memory further".to_owned(),
     };
     DoctorLine::ok("control group", found)
@@ -94,10 +97,9 @@ pub(super) fn control_group() -> DoctorLine {
 
 pub(super) fn huge_pages() -> DoctorLine {
     let check = "huge pages";
-    let Ok(text) = std::fs::read_to_string(HUGE_PAGES) else {
+    let Some(mode) = machine::huge_pages() else {
         return DoctorLine::ok(check, "not in this kernel");
     };
-    let mode = text.split(['[', ']']).nth(1).unwrap_or("unknown").to_owned();
     match mode.as_str() {
         "never" => {
             let remedy = format!("reads are slower: `echo madvise > {HUGE_PAGES}` as root");
@@ -159,7 +161,7 @@ pub(super) fn cache() -> DoctorLine {
     };
     // It is made when it is first needed.
     let existing = dir.ancestors().find(|dir| dir.exists()).unwrap_or(Path::new("/"));
-    if access(existing, Access::WRITE_OK).is_err() {
+    if !space::can_write(existing) {
         let remedy = "runs remember nothing: set XDG_CACHE_HOME to a folder that you may write to";
         return DoctorLine::hurts(check, format!("`{}` cannot be written", dir.display()), remedy);
     }
@@ -205,6 +207,5 @@ pub(super) fn space_for_models() -> DoctorLine {
 }
 
 fn free(dir: &Path) -> Option<u64> {
-    let found = statvfs(dir).ok()?;
-    Some(found.f_bavail.saturating_mul(found.f_frsize))
+    space::free(dir).ok()?
 }

@@ -1,6 +1,5 @@
 //! Refusals before anything large is downloaded.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{anyhow, bail};
@@ -11,6 +10,8 @@ use sws_hub::{
     CachedModel, Client, HubError, HubFile, Listing, ModelName, RepositoryFiles, WeightFiles,
     begun_bytes, free_space,
 };
+
+use sws_os::identity::FileIdentity;
 
 use super::watch::present;
 use super::{Pull, size};
@@ -137,9 +138,7 @@ impl Pull<'_> {
 
 /// True for directories, which need not exist yet, on one disk.
 fn is_same_disk(a: &Path, b: &Path) -> bool {
-    let disk = |dir: &Path| {
-        let about = dir.ancestors().find_map(|dir| dir.metadata().ok());
-        about.map(|about| about.dev())
-    };
+    let disk =
+        |dir: &Path| dir.ancestors().find_map(|dir| Some(FileIdentity::at(dir).ok()?.device));
     disk(a) == disk(b)
 }

@@ -7,6 +7,7 @@ use super::{IndexQuery, KvCache, KvData, QueryRow, ROWS};
 use crate::Tier;
 use crate::functional::vector::Wide;
 use crate::functional::{reference, tiered};
+use crate::scalar::fma;
 
 /// Scores of the positions from `first` on, a multiple of 32, for a query:
 ///
@@ -119,7 +120,7 @@ fn of_pages<S: Wide, E: Element>(
             for (&weight, products) in weights.iter().zip(products.chunks_exact(SCORED)) {
                 for (score, &product) in scores.iter_mut().zip(products) {
                     let positive = if product > 0.0 { product } else { 0.0 };
-                    *score = weight.mul_add(positive, *score);
+                    *score = fma(weight, positive, *score);
                 }
             }
         }

@@ -10,7 +10,7 @@ use super::{OfSpan, last_unit};
 use crate::Matrix;
 use crate::buffer::Buffer;
 use crate::encodings::{Coded, EncodingSimd, ForCoded, RowCursor, for_coded};
-use crate::scalar::{LANES, MINIMA_LANES, SPAN_COLS, UNIT_COLS};
+use crate::scalar::{LANES, MINIMA_LANES, SPAN_COLS, UNIT_COLS, fma};
 use crate::simd::{Simd, SimdJob};
 
 /// Rows for which the activations of a span are kept. Their sums fill half of the first-level cache.
@@ -90,7 +90,7 @@ impl<S: Simd, C: Coded<S>> SimdJob<S> for ManyOf<'_, '_, '_, C> {
                             let sum = s.reduce(s.load(sums), s.load(sums.add(LANES / 2)));
                             (sum, s.fold_h(s.load_h(minima[at].as_ptr())))
                         };
-                        y.set(group + t, first + r, C::CODING.factor().mul_add(minima, sum));
+                        y.set(group + t, first + r, fma(C::CODING.factor(), minima, sum));
                     }
                 }
             }

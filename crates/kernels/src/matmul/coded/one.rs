@@ -9,7 +9,7 @@ use super::super::output::OutputColumns;
 use super::{OfSpan, last_unit};
 use crate::Matrix;
 use crate::encodings::{Coded, EncodingSimd, ForCoded, RowCursor, for_coded};
-use crate::scalar::{SPAN_COLS, UNIT_COLS};
+use crate::scalar::{SPAN_COLS, UNIT_COLS, fma};
 use crate::simd::{Simd, SimdJob, load_block};
 
 /// Rows that are computed together.
@@ -143,7 +143,7 @@ fn dots<S: Simd, C: Coded<S>, const R: usize>(
     let mut products = [0.0; R];
     for i in 0..R {
         let CodedSums { low, high, minima } = all[i];
-        products[i] = C::CODING.factor().mul_add(s.fold_h(minima), s.reduce(low, high));
+        products[i] = fma(C::CODING.factor(), s.fold_h(minima), s.reduce(low, high));
     }
     products
 }

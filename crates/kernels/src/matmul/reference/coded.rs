@@ -18,7 +18,7 @@
 use crate::Matrix;
 use crate::encodings::{RunScales, unit_codes};
 use crate::scalar::{
-    Coding, LANES, MINIMA_LANES, SPAN_COLS, UNIT_COLS, counted, fold, reduce, sum_of_16,
+    Coding, LANES, MINIMA_LANES, SPAN_COLS, UNIT_COLS, counted, fma, fold, reduce, sum_of_16,
 };
 
 /// The product of a row and the activations of its columns.
@@ -39,7 +39,7 @@ pub(super) fn dot(coding: Coding, m: &Matrix, row: usize, x: &[f32]) -> f32 {
                 _ => unreachable!("runs of 16 or 32"),
             };
             let lane = &mut minima[run % MINIMA_LANES];
-            *lane = added[run].mul_add(sum, *lane);
+            *lane = fma(added[run], sum, *lane);
         }
         for unit in 0..there.len().div_ceil(UNIT_COLS).min(4) {
             let codes = unit_codes(m, row, 4 * span + unit);
@@ -49,13 +49,13 @@ pub(super) fn dot(coding: Coding, m: &Matrix, row: usize, x: &[f32]) -> f32 {
                     let col = coding.fours.col(i, k);
                     let u = f32::from(codes[col]);
                     let x = columns[UNIT_COLS * unit + col];
-                    p = if k == 0 { u * x } else { u.mul_add(x, p) };
+                    p = if k == 0 { u * x } else { fma(u, x, p) };
                 }
                 let first = UNIT_COLS * unit + coding.fours.col(i, 0);
                 let lane = &mut acc[16 * (unit % 2) + i];
-                *lane = scales[first / coding.run].mul_add(p, *lane);
+                *lane = fma(scales[first / coding.run], p, *lane);
             }
         }
     }
-    coding.factor().mul_add(fold(minima), reduce(acc))
+    fma(coding.factor(), fold(minima), reduce(acc))
 }

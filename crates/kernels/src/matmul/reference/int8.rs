@@ -21,7 +21,7 @@
 
 use crate::Matrix;
 use crate::encodings::{SpanFactors, int8_code};
-use crate::scalar::{CodeForm, ROUND_COLS, SMALLEST, SPAN_BLOCKS, SPAN_COLS, fold};
+use crate::scalar::{CodeForm, ROUND_COLS, SMALLEST, SPAN_BLOCKS, SPAN_COLS, fma, fold};
 
 /// Rounds a block of activations, and returns its scale.
 fn rounded(x: &[f32; ROUND_COLS], to: &mut [i8; ROUND_COLS]) -> f32 {
@@ -66,9 +66,9 @@ pub(super) fn dot(form: CodeForm, m: &Matrix, row: usize, x: &[f32]) -> f32 {
                 of_minimum += q * of_run(&minima_of_runs);
             }
             let lane = &mut acc[block];
-            *lane = (sum as f32).mul_add(scales[block] * d, *lane);
+            *lane = fma(sum as f32, scales[block] * d, *lane);
             if form.minima {
-                *lane = minima[block].mul_add(of_minimum as f32 * d, *lane);
+                *lane = fma(minima[block], of_minimum as f32 * d, *lane);
             }
         }
     }

@@ -5,7 +5,7 @@ mod coded;
 mod int8;
 
 use crate::encodings::decode_row;
-use crate::scalar::dot;
+use crate::scalar::{dot, fma};
 use crate::{Activations, Matrix};
 
 /// Calls `y(t, r, weights[r] · x[t])` for all tokens and rows. Tokens are `stride` apart in `x`.
@@ -54,7 +54,7 @@ pub(crate) fn matmul_transposed(
         for t in 0..tokens {
             let to = &mut y[t * y_stride..][..row.len()];
             for (y, w) in to.iter_mut().zip(&row) {
-                *y = w.mul_add(x[t * x_stride + r], *y);
+                *y = fma(*w, x[t * x_stride + r], *y);
             }
         }
     }

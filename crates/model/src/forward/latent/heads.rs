@@ -325,7 +325,7 @@ fn runs(
 
 #[cfg(test)]
 mod tests {
-    use sws_kernels::Encoding;
+    use sws_kernels::{Encoding, fma};
 
     use super::*;
 
@@ -364,7 +364,7 @@ mod tests {
             let q = &q[i * head_dim..][..head_dim];
             for (row, q) in q[..spec.plain].iter().enumerate() {
                 let from = &weights[(i % spec.heads * rows + row) * spec.rank..][..spec.rank];
-                to.iter_mut().zip(from).for_each(|(to, w)| *to = w.mul_add(*q, *to));
+                to.iter_mut().zip(from).for_each(|(to, w)| *to = fma(*w, *q, *to));
             }
             to[spec.rank..].copy_from_slice(&q[spec.plain..]);
         }

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use sws_format::open_checkpoint;
 use sws_model::{CausalLm, ForwardPass as Forward, KvPrecision, Session};
+use sws_os::file::{read_exact_at, write_all_at};
 use sws_shard::{ShardOptions, shard};
 use sws_store::ReaderKind;
 use sws_testing::goldens;
@@ -114,9 +114,9 @@ fn flip(dir: &Path, cache: Option<&Path>, flips: usize, random: &mut Random) -> 
         let at = random.below(about.len());
         let bit = random.below(8);
         let mut byte = [0];
-        file.read_exact_at(&mut byte, at).unwrap();
+        read_exact_at(&file, &mut byte, at).unwrap();
         let put = |file: &File, byte: u8| {
-            file.write_all_at(&[byte], at).unwrap();
+            write_all_at(&file, &[byte], at).unwrap();
             file.set_modified(about.modified().unwrap()).unwrap();
         };
         put(&file, byte[0] ^ 1 << bit);

@@ -1,44 +1,10 @@
-//! Memory available to this process: that of the machine, within the limits of its control groups.
+//! Memory of a Linux system, within the limits of control groups.
 
-use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
-/// Memory as the system counts it, in bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SystemMemory {
-    /// Upper limit for this process: the machine's memory, or the smallest limit of a control group
-    /// around the process.
-    pub total: u64,
-    /// Memory that it could allocate now without evicting anything that cannot be read again.
-    pub available: u64,
-    /// Source of the limit on `available`.
-    pub holder: LimitSource,
-}
-
-/// Source of the limit on available memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LimitSource {
-    /// The whole machine.
-    Machine,
-    /// A control group with a limit, by its directory.
-    Cgroup(PathBuf),
-}
-
-impl fmt::Display for LimitSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LimitSource::Machine => f.write_str("the machine"),
-            LimitSource::Cgroup(dir) => write!(f, "the control group `{}`", dir.display()),
-        }
-    }
-}
+use super::{LimitSource, SystemMemory};
 
 impl SystemMemory {
-    /// Returns the memory of this process; `None` where the system does not report it.
-    pub fn now() -> Option<SystemMemory> {
-        SystemMemory::below(Path::new("/"))
-    }
-
     /// Returns the memory of this process on a system whose root directory is `root`.
     ///
     /// Control groups of both versions count, and each one from the process's own up to the root: a

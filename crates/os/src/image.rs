@@ -1,0 +1,57 @@
+//! Data in the program's own file, read without bringing it into memory.
+
+use std::io;
+
+/// A run of bytes of this program, such as those of `include_bytes!`.
+#[derive(Debug)]
+pub struct OwnBytes {
+    #[cfg(unix)]
+    program: std::fs::File,
+    /// Offset in the program's file.
+    #[cfg(unix)]
+    offset: u64,
+    /// Pages of a program are not committed, so they may be read where they are.
+    #[cfg(windows)]
+    bytes: &'static [u8],
+}
+
+#[cfg(unix)]
+impl OwnBytes {
+    /// Finds bytes in the program's file, from the place of its memory.
+    pub fn of(bytes: &'static [u8]) -> io::Result<OwnBytes> {
+        let address = bytes.as_ptr() as u64;
+        let maps = std::fs::read_to_string("/proc/self/maps")?;
+        // 7f00-7f20 r--p 00001000 fe:00 1234 /usr/bin/sws
+        let found = maps.lines().find_map(|line| {
+            let mut words = line.split_ascii_whitespace();
+            let (start, end) = words.next()?.split_once('-')?;
+            let number = |digits| u64::from_str_radix(digits, 16).ok();
+            let (start, end) = (number(start)?, number(end)?);
+            let offset = number(words.nth(1)?)?;
+            (start..end).contains(&address).then(|| address - start + offset)
+        });
+        let offset =
+            found.ok_or_else(|| io::Error::other("the program does not find its own file"))?;
+        Ok(OwnBytes { program: std::fs::File::open("/proc/self/exe")?, offset })
+    }
+
+    /// Reads bytes from a place among them.
+    pub fn read_exact_at(&self, into: &mut [u8], at: u64) -> io::Result<()> {
+        crate::file::read_exact_at(&self.program, into, self.offset + at)
+    }
+}
+
+#[cfg(windows)]
+impl OwnBytes {
+    /// Finds bytes of the program.
+    pub fn of(bytes: &'static [u8]) -> io::Result<OwnBytes> {
+        Ok(OwnBytes { bytes })
+    }
+
+    /// Reads bytes from a place among them.
+    pub fn read_exact_at(&self, into: &mut [u8], at: u64) -> io::Result<()> {
+        let from = usize::try_from(at).ok().and_then(|at| self.bytes.get(at..)?.get(..into.len()));
+        into.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}
