@@ -21,6 +21,8 @@ LOGIT_GAIN = 1.3
 for config, model in (
     (transformers.Mistral4Config, transformers.Mistral4ForCausalLM),
     (transformers.Step3p7Config, transformers.Step3p7ForConditionalGeneration),
+    (transformers.MuseGlimmerConfig, transformers.MuseGlimmerForConditionalGeneration),
+    (transformers.MuseSparkConfig, transformers.MuseSparkForConditionalGeneration),
     (transformers.Qwen4ExpConfig, transformers.Qwen4ExpForConditionalGeneration),
     (transformers.InklingConfig, transformers.InklingForConditionalGeneration),
     (transformers.Glm5NextConfig, transformers.Glm5NextForConditionalGeneration),
@@ -73,8 +75,9 @@ def drawn_as(variant: Variant, name: str, shape: tuple[int, ...]) -> Tensor:
             # The head is small, so that the embedding does not outweigh the layers.
             return Tensor(shape, 0.2, mean=shape[0] ** 0.5 + variant.norm_mean - 1.0)
         if re.search(r"norm", name) and name.endswith("weight"):
-            # Those of delta nets are never one plus the weights.
-            mean = 1.0 if name.endswith("linear_attn.norm.weight") else variant.norm_mean
+            # Those of delta nets, and the last of Muse, are never one plus the weights.
+            plain = name.endswith("linear_attn.norm.weight") or variant.name.startswith("muse") and name.endswith("model.norm.weight")
+            mean = 1.0 if plain else variant.norm_mean
             return Tensor(shape, 0.2, mean=mean, f32=f32)
         return Tensor(shape, 1.0 if name.endswith(("sinks", "sink_param", "softmax_offset")) else 0.3, mean=float(name.endswith(".D")), f32=f32)
     columns = shape[-1]

@@ -27,6 +27,7 @@ from further import FURTHER
 from gemma import GEMMA
 from grouped import GROUPED
 from inkling import INKLINGS
+from latents import LATENTS
 from ling import LING
 from long import long_text
 from ngrams import NGRAMS
@@ -39,7 +40,7 @@ from variants import VARIANTS as FIRST
 from variants import Config, Tensor, Variant, changed, tensors, text
 from watched import Choice, Selection, indexers_watched, load, routers, routers_watched
 
-VARIANTS: list[Variant] = FIRST + GROUPED + RECURRENT + STREAMS + FURTHER + LING + BLOCKS + GEMMA + NGRAMS + INKLINGS + SPECIFIED
+VARIANTS: list[Variant] = FIRST + GROUPED + RECURRENT + STREAMS + FURTHER + LING + BLOCKS + GEMMA + NGRAMS + INKLINGS + LATENTS + SPECIFIED
 
 HERE = Path(__file__).resolve().parent
 
@@ -57,6 +58,8 @@ DISTINCT = 10
 # Tensors of images, and of tokens predicted ahead.
 IGNORED = (
     "model.audio.",
+    "model.audio_",
+    "model.vision_",
     "model.visual.",
     "mtp.",
     "multi_modal_projector.",

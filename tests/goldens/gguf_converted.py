@@ -86,7 +86,39 @@ FILES = {
             "moe_shared_expert_intermediate_size": 17,
         },
     ),
+    "mellum": ("mellum", {"mlp_layer_types": ["sparse"] * 4}, {}),
+    "mistral4": (
+        "mistral4",
+        {
+            "rope_parameters": {
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "factor": 8.0,
+                "llama_4_scaling_beta": 0.1,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "original_max_position_embeddings": 16,
+                "partial_rotary_factor": 0.4,
+                "rope_theta": 10000.0,
+                "rope_type": "yarn",
+            }
+        },
+        {"architectures": ["Mistral3ForConditionalGeneration"]},
+    ),
+    "muse-glimmer": ("muse_glimmer", {}, {}),
     "hy_v3": ("hy_v3", {}, {}),
+    "hy_v4": ("hy_v4", {}, {}),
+    "dots3note": (
+        "dots3_note",
+        {
+            "moe_layer_freq": 1,
+            "moe_shared_expert_intermediate_size": 17,
+            "swa_head_dim": 18,
+            "swa_q_lora_rank": 26,
+            "swa_qk_rope_head_dim": 6,
+        },
+        {"apply_mla_qkv_lora_rescale": True, "scoring_func": "sigmoid"},
+    ),
     "exaone-moe": ("exaone_moe", {}, {}),
 }
 
@@ -127,6 +159,8 @@ def convert(tree, folder, out):
     # Layers of multi-token prediction are not whole in goldens.
     model.no_mtp = True
     model = model(folder, gguf.LlamaFileType.MOSTLY_BF16, out, eager=True)
+    # Some converters are two, by the configuration.
+    model = getattr(model, "impl", model)
     rows = model.hparams["vocab_size"]
 
     def set_vocab():

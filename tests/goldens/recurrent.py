@@ -163,7 +163,59 @@ KIMI_LINEAR: Config = spelled_v4(
 for absent in ("attention_dropout", "max_position_embeddings"):
     KIMI_LINEAR.pop(absent)
 
+LFM3: Config = spelled_v5(
+    spelled_v4(
+        "lfm3",
+        "Lfm3ForCausalLM",
+        **sizes(40, 6, 4, 2, 50, 131),
+        attention_bias=False,
+        conv_L_cache=5,
+        conv_bias=False,
+        head_dim=12,
+        layer_types=["conv", "conv", "full_attention", "conv", "sliding_attention", "full_attention"],
+        norm_eps=1e-5,
+        sliding_window=8,
+        tie_word_embeddings=True,
+        use_attention_gate=True,
+        use_sandwich_norm=True,
+    ),
+    {
+        "full_attention": {"partial_rotary_factor": 0.5, "rope_theta": 1000000.0, "rope_type": "proportional"},
+        "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
+    },
+)
+for absent in ("hidden_act", "rms_norm_eps"):
+    LFM3.pop(absent)
+
+LFM3_PLAIN: Config = LFM3 | {
+    "attention_bias": True,
+    "conv_bias": True,
+    "layer_types": ["conv", "sliding_attention", "full_attention"],
+    "num_hidden_layers": 3,
+    "tie_word_embeddings": False,
+    "use_attention_gate": False,
+    "use_sandwich_norm": False,
+}
+
 RECURRENT: list[Variant] = [
+    variant(
+        "lfm3",
+        "short convolutions, attention to all positions and in a window, with embeddings of their own; gates of heads; norms after "
+        "branches; tied",
+        LFM3,
+        controls=[
+            {"norm_eps": 1e-1},
+            {"rope_parameters": LFM3["rope_parameters"] | {"full_attention": LFM3["rope_parameters"]["sliding_attention"]}},
+            {"sliding_window": 7},
+        ],
+        tokens=67,
+    ),
+    variant(
+        "lfm3_plain",
+        "biases of convolutions and attention; neither gates nor norms after branches",
+        LFM3_PLAIN,
+        controls=[{"sliding_window": 7}],
+    ),
     variant(
         "lfm2_moe",
         "gated short convolutions and attention; sigmoid scores with a correction bias behind two dense layers; tied",

@@ -61,7 +61,7 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
             "the model type `{model_type}` but only {known}"
         )));
     }
-    if spec.embedding_norm || spec.head.rows != [spec.vocab; 2] {
+    if spec.embedding_norm.is_some() || spec.head.rows != [spec.vocab; 2] {
         return Err(unknown("normed embeddings, or a head of fewer tokens"));
     }
     for layer in &spec.layers {
@@ -72,6 +72,9 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
             Norm::Rms { one_plus: false, .. } => {}
             Norm::Rms { one_plus: true, .. } => {
                 return Err(unknown("norms with one plus their weights"));
+            }
+            Norm::Unweighted { .. } | Norm::OfScaled { .. } => {
+                return Err(unknown("norms without weights, or of scaled states"));
             }
             Norm::Layer { .. } => return Err(unknown("norms that subtract the mean")),
         }

@@ -128,8 +128,12 @@ impl<'a> FamilyConfig<'a> {
         let mut config = FamilyConfig { model_type, wrapper: None, outer, text, gguf };
         if let Some((wrapper, otherwise)) = wrappers::wrapper(model_type) {
             config.wrapper = Some(wrapper);
-            let text = text.ok_or(ConfigError::MissingKey("text_config"))?;
-            let value = text.get("model_type").filter(|value| !value.is_null());
+            let text = match text {
+                None if wrapper == wrappers::DOTS3 => None,
+                text => Some(text.ok_or(ConfigError::MissingKey("text_config"))?),
+            };
+            let value = text.and_then(|text| text.get("model_type"));
+            let value = value.filter(|value| !value.is_null());
             let inner = value.map(|value| ConfigEntry { key: "model_type", value });
             let missing = ConfigError::MissingKey("model_type` in `text_config");
             config.model_type = match (inner, otherwise) {

@@ -8,7 +8,7 @@ use sws_kernels::Encoding;
 use crate::families::{self, Names};
 use crate::order::TensorSpec;
 use crate::role::Role;
-use crate::spec::{AttentionGate, Ffn, GateUp, Mixer, ModelSpec};
+use crate::spec::{AttentionGate, Ffn, GateUp, Mixer, ModelSpec, MoeSpec, Router};
 
 /// The tensors of every piece that the forward pass requests, by role.
 #[derive(Debug)]
@@ -162,6 +162,14 @@ impl ModelSpec {
         {
             self.head.rows[0] = self.vocab;
         }
+        // Published weights of A.X K1 have no corrections, whose defaults are zero.
+        if self.model_type == "axk1" && !has_correction(manifest, names, self.layers.len()) {
+            for layer in &mut self.layers {
+                if let Ffn::Moe(MoeSpec { router: Router::Ranked(router), .. }) = &mut layer.ffn {
+                    router.correction = false;
+                }
+            }
+        }
         for (layer, spec) in (0..).zip(&mut self.layers) {
             if let Some(ngrams) = &mut spec.ngrams {
                 let more = ngrams.numbers.is_some();
@@ -200,6 +208,14 @@ impl ModelSpec {
         }
         self
     }
+}
+
+/// True if the router of any layer has a correction.
+fn has_correction(manifest: &Manifest, names: Names, layers: usize) -> bool {
+    (0..layers as u32).map(|layer| PieceId::new(layer, PieceKind::Router)).any(|id| {
+        let name = names.name_of(id, Role::RouterCorrection);
+        manifest.piece(id).is_some_and(|piece| piece.tensors.iter().any(|it| it.name == name))
+    })
 }
 
 /// The numbers of rows in the parts of a table, as stored in the weights, if their sum is that of

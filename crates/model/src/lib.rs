@@ -80,10 +80,10 @@ pub use source::{
 pub use spec::{
     AttentionExtras, AttentionGate, AttentionSpec, BlocksSpec, CompressedSpec, ConvSpec,
     DeltaInputs, DeltaSpec, DistanceSpec, ExpertGroups, Ffn, GateUp, GroupMeasure, HeadSpec,
-    IndexerSpec, KeyValues, LatentGates, LatentSpec, LayerInputs, LayerSpec, Mixer, MlpSpec,
-    ModelSpec, MoeSpec, NgramNumbers, NgramSpec, Norm, PoolIndexer, PoolSpec, QkNorm, RankedRouter,
-    Renormalise, Residual, Router, RouterScores, SharedSpec, SparseSpec, StateSpaceSpec,
-    StreamReads, Temperature,
+    IndexerSpec, KeyValues, LatentGates, LatentNorm, LatentSpec, LayerInputs, LayerSpec, Mixer,
+    MlpSpec, ModelSpec, MoeSpec, NgramNumbers, NgramSpec, Norm, NormGates, PoolIndexer, PoolSpec,
+    QkNorm, RankedRouter, Renormalise, Residual, Router, RouterScores, SharedSpec, SparseSpec,
+    StateSpaceSpec, StreamReads, Temperature,
 };
 pub use state::{ForwardState, SavedState};
 pub use unused::{LeftOut, Unused, UnusedPart};

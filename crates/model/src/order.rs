@@ -11,7 +11,9 @@ mod streams;
 use sws_format::{PieceId, PieceKind};
 
 use crate::role::Role;
-use crate::spec::{Ffn, LayerInputs, LayerSpec, Mixer, MlpSpec, ModelSpec, Router, StreamReads};
+use crate::spec::{
+    Ffn, LatentNorm, LayerInputs, LayerSpec, Mixer, MlpSpec, ModelSpec, Norm, Router, StreamReads,
+};
 use attention::{attention, latent};
 use compressed::compressed;
 pub(crate) use compressed::{INDEX_POOL_ROLES, POOL_ROLES};
@@ -98,7 +100,7 @@ impl ModelSpec {
             }
             _ => Vec::new(),
         };
-        if self.embedding_norm && layer == 0 {
+        if self.embedding_norm.is_some_and(Norm::has_weight) && layer == 0 {
             let norm = TensorSpec::vector(Role::EmbeddingNorm, self.hidden);
             reads.push(ReadStep::Tensor(PieceKind::Norms, norm));
         }
@@ -256,6 +258,7 @@ impl LayerSpec {
         let normed = model.stream_gates().is_none();
         if self.mixer != Mixer::None && normed {
             read(PieceKind::Norms, with_bias(Role::MixerNorm, Role::MixerNormBias));
+            read(Site::Mixer.piece(), Site::Mixer.gates_of(self, hidden));
         }
         match &self.mixer {
             Mixer::Attention(spec) => read(PieceKind::Attention, attention(spec, hidden)),
@@ -274,13 +277,17 @@ impl LayerSpec {
         if self.mixer != Mixer::None {
             read(PieceKind::Norms, conv(Role::MixerConv));
         }
-        if self.residual.post_norms {
+        if self.residual.after_mixer.is_some_and(Norm::has_weight) {
             read(PieceKind::Norms, norm(Role::MixerPostNorm));
+        }
+        if self.residual.shares.is_some() && self.mixer != Mixer::None {
+            read(PieceKind::Norms, norm(Role::MixerShares));
         }
         read(Site::Ffn.piece(), Site::Ffn.reads(model));
         let split = self.residual.split && self.moe().is_some();
         if !self.residual.parallel && !split && self.ffn != Ffn::None && normed {
             read(PieceKind::Norms, with_bias(Role::FfnNorm, Role::FfnNormBias));
+            read(Site::Ffn.piece(), Site::Ffn.gates_of(self, hidden));
         }
         match self.ffn {
             Ffn::Dense(spec) => {
@@ -313,7 +320,9 @@ impl LayerSpec {
                 }
                 if let Some(latent) = moe.latent {
                     let down = TensorSpec::matrix(Role::ExpertsDown, latent, hidden);
-                    read(PieceKind::SharedExpert, vec![down]);
+                    let norm = TensorSpec::vector(Role::LatentInputNorm, latent);
+                    let norm = moe.latent_input.map(|_| norm);
+                    read(PieceKind::SharedExpert, [down].into_iter().chain(norm).collect());
                 }
                 if let Some(shared) = moe.shared {
                     let gate = TensorSpec::matrix(Role::SharedGate, 1, hidden);
@@ -334,7 +343,8 @@ impl LayerSpec {
                 if let Some(latent) = moe.latent {
                     let norm = TensorSpec::vector(Role::LatentNorm, latent);
                     let up = TensorSpec::matrix(Role::ExpertsUp, hidden, latent);
-                    let own = moe.latent_norm.then_some(norm).into_iter().chain([up]);
+                    let has_norm = moe.latent_norm != LatentNorm::None;
+                    let own = has_norm.then_some(norm).into_iter().chain([up]);
                     reads.extend(own.map(|it| ReadStep::Tensor(PieceKind::SharedExpert, it)));
                 }
             }
@@ -344,7 +354,10 @@ impl LayerSpec {
         reads.extend(after.map(|conv| ReadStep::Tensor(PieceKind::Norms, conv)));
         let vector = |role, len| ReadStep::Tensor(PieceKind::Norms, TensorSpec::vector(role, len));
         reads.extend(split.then(|| vector(Role::ExpertsPostNorm, hidden)));
-        reads.extend(self.residual.post_norms.then(|| vector(Role::FfnPostNorm, hidden)));
+        let after = self.residual.after_ffn.filter(|norm| norm.has_weight());
+        reads.extend(after.map(|_| vector(Role::FfnPostNorm, hidden)));
+        let shares = self.residual.shares.filter(|_| self.ffn != Ffn::None);
+        reads.extend(shares.map(|_| vector(Role::FfnShares, hidden)));
         if let Some(LayerInputs { width, .. }) = model.layer_inputs {
             let gate = TensorSpec::matrix(Role::LayerInputGate, width, hidden);
             let up = TensorSpec::matrix(Role::LayerInputUp, hidden, width);

@@ -59,13 +59,13 @@ roles! {
     NgramConv: VECTOR,
     /// The norms of streams, before their gates are computed.
     MixerStreamsNorm: VECTOR,
-    /// Matrix to the latent of stream gates.
+    /// Matrix to the latent of gates of streams, or of the normed state.
     MixerStreamsDown: MATRIX,
     /// Matrix to the weights by which the mixer reads and writes streams.
     MixerStreams: MATRIX,
     MixerStreamsBase: VECTOR,
     MixerStreamsScale: VECTOR,
-    /// Matrix from the latent of stream gates.
+    /// Matrix from the latent of gates.
     MixerStreamsUp: MATRIX,
     /// The norm of kept states, before the logits of the mix that the mixer reads.
     MixerMixNorm: VECTOR,
@@ -78,6 +78,8 @@ roles! {
     MixerConv: VECTOR,
     /// The norm of the mixer's output.
     MixerPostNorm: VECTOR,
+    /// The gates of the shares of state and mixer.
+    MixerShares: VECTOR,
     Query: MATRIX,
     /// Matrix to the factors of distance biases.
     Distance: MATRIX,
@@ -104,6 +106,8 @@ roles! {
     /// Matrix to the queries and the key of an indexer.
     IndexMixed: MATRIX,
     KvDownNorm: VECTOR,
+    /// The norm of the rotated part of a key of latent attention.
+    LatentKeyNorm: VECTOR,
     /// Bias of the logits of entries: [positions of an entry, elements].
     PoolBias: VECTOR,
     PoolNorm: VECTOR,
@@ -199,6 +203,8 @@ roles! {
     RouterScale: VECTOR,
     /// Matrix to the latent that routed experts read.
     ExpertsDown: MATRIX,
+    /// The norm of that latent.
+    LatentInputNorm: VECTOR,
     Gate: MATRIX,
     Up: MATRIX,
     /// Matrix to gates and ups.
@@ -210,7 +216,7 @@ roles! {
     DownBias: VECTOR,
     /// One number, which multiplies the output of a dense block.
     MlpScale: VECTOR,
-    /// The norm of the sum of the outputs of routed experts, before it leaves their latent.
+    /// The norm of the outputs of routed experts, or of their sum, before it leaves their latent.
     LatentNorm: VECTOR,
     /// Matrix from the sum of the outputs of routed experts in their latent.
     ExpertsUp: MATRIX,
@@ -226,6 +232,8 @@ roles! {
     ExpertsPostNorm: VECTOR,
     /// The norm of the output of the feed-forward block.
     FfnPostNorm: VECTOR,
+    /// The gates of the shares of state and feed-forward block.
+    FfnShares: VECTOR,
     /// Matrix to the gates of a layer's own input.
     LayerInputGate: MATRIX,
     /// Matrix from the gated input.

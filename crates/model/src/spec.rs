@@ -19,7 +19,8 @@ pub use attention::{
 pub use compressed::{CompressedSpec, PoolIndexer, PoolSpec};
 pub(crate) use experts::MAX_GROUPS;
 pub use experts::{
-    ExpertGroups, GroupMeasure, MoeSpec, RankedRouter, Renormalise, Router, RouterScores,
+    ExpertGroups, GroupMeasure, LatentNorm, MoeSpec, RankedRouter, Renormalise, Router,
+    RouterScores,
 };
 pub use ffn::{GateUp, MlpSpec, SharedSpec};
 pub use inputs::LayerInputs;
@@ -60,8 +61,8 @@ pub struct ModelSpec {
     pub kept_every: Option<usize>,
     /// The factor applied to embeddings.
     pub embedding_scale: f32,
-    /// True if embeddings are normed.
-    pub embedding_norm: bool,
+    /// The norm of embeddings, if they are normed.
+    pub embedding_norm: Option<Norm>,
     /// Per-layer inputs, which tokens add to each layer besides their embedding; `None` if there
     /// are none.
     pub layer_inputs: Option<LayerInputs>,
@@ -104,6 +105,8 @@ pub enum StreamReads {
 pub struct LayerSpec {
     /// The norms before mixer and feed-forward block.
     pub norm: Norm,
+    /// The gates of the normed states.
+    pub norm_gates: NormGates,
     /// The way in which branches are added.
     pub residual: Residual,
     /// Values that n-grams of tokens add to the state before the mixer.
@@ -114,11 +117,28 @@ pub struct LayerSpec {
     pub ffn: Ffn,
 }
 
+/// Gates by which the normed states before mixer and feed-forward block are multiplied: one for each
+/// element, computed from a latent of the normed state with this many elements. `None` without
+/// gates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NormGates {
+    /// Before the mixer.
+    pub mixer: Option<usize>,
+    /// Before the feed-forward block.
+    pub ffn: Option<usize>,
+}
+
 /// The way in which a layer's branches are added to the hidden state.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Residual {
-    /// True if each branch is normed, with weights of its own and the kind of the layer's norm.
-    pub post_norms: bool,
+    /// The norm of the mixer's output.
+    pub after_mixer: Option<Norm>,
+    /// The norm of the output of the feed-forward block.
+    pub after_ffn: Option<Norm>,
+    /// The divisor of the gates of state and branch, which are then added up in shares: with the
+    /// sigmoid b of a gate, b parts of the branch and √((1 - b)(1 + b)) of the state, at least √0.001.
+    /// `None` if the branch is added to the state as it is.
+    pub shares: Option<f32>,
     /// The factor applied to each branch.
     pub scale: f32,
     /// True if the feed-forward block reads the same normed state as the mixer.
@@ -139,13 +159,17 @@ pub struct Residual {
 impl Default for Residual {
     /// The residual of most families: branches are added as they are, one after the other.
     fn default() -> Residual {
-        let post_norms = false;
-        let parallel = false;
-        let split = false;
-        let scaled_state = false;
-        let scaled_mlp = false;
-        let conv = None;
-        Residual { post_norms, scale: 1.0, parallel, split, scaled_state, scaled_mlp, conv }
+        Residual {
+            after_mixer: None,
+            after_ffn: None,
+            shares: None,
+            scale: 1.0,
+            parallel: false,
+            split: false,
+            scaled_state: false,
+            scaled_mlp: false,
+            conv: None,
+        }
     }
 }
 
@@ -158,6 +182,16 @@ pub enum Norm {
         eps: f32,
         /// True if the factor is one plus the weights, which then lie around zero.
         one_plus: bool,
+    },
+    /// Root mean square, without weights.
+    Unweighted {
+        /// Number added to the mean of squares.
+        eps: f32,
+    },
+    /// Root mean square, without weights, of the state multiplied by one plus the weights.
+    OfScaled {
+        /// Number added to the mean of squares.
+        eps: f32,
     },
     /// Division by the standard deviation, after the mean is subtracted.
     Layer {
@@ -223,6 +257,12 @@ impl ModelSpec {
         }
     }
 
+    /// The largest latent of gates of streams or of normed states, if there are any.
+    pub(crate) fn widest_gates(&self) -> Option<usize> {
+        let own = |layer: &LayerSpec| layer.norm_gates.mixer.max(layer.norm_gates.ffn);
+        self.stream_gates().or(self.layers.iter().filter_map(own).max())
+    }
+
     /// The largest number of experts per token in any layer; 0 for a dense model.
     pub fn max_top_k(&self) -> usize {
         self.moes().map(|moe| moe.top_k).max().unwrap_or(0)
@@ -266,12 +306,19 @@ impl LayerSpec {
     }
 }
 
+impl Residual {
+    /// This residual, with the same norm of both branches.
+    pub(crate) const fn normed(self, by: Norm) -> Residual {
+        Residual { after_mixer: Some(by), after_ffn: Some(by), ..self }
+    }
+}
+
 impl Norm {
     /// This norm, with factors of one plus the weights.
     pub const fn one_plus(self) -> Norm {
         match self {
             Norm::Rms { eps, .. } => Norm::Rms { eps, one_plus: true },
-            Norm::Layer { .. } => self,
+            Norm::Unweighted { .. } | Norm::OfScaled { .. } | Norm::Layer { .. } => self,
         }
     }
 
@@ -280,9 +327,18 @@ impl Norm {
         matches!(self, Norm::Layer { bias: true, .. })
     }
 
+    /// True if norms have weights.
+    pub const fn has_weight(self) -> bool {
+        !matches!(self, Norm::Unweighted { .. })
+    }
+
     /// The number added to the mean of squares.
     pub const fn eps(self) -> f32 {
-        let (Norm::Rms { eps, .. } | Norm::Layer { eps, .. }) = self;
-        eps
+        match self {
+            Norm::Rms { eps, .. }
+            | Norm::Unweighted { eps }
+            | Norm::OfScaled { eps }
+            | Norm::Layer { eps, .. } => eps,
+        }
     }
 }

@@ -20,11 +20,11 @@ pub(crate) const TOP_K: [&str; 6] = [
 pub(crate) fn experts_of(model_type: &str) -> &'static str {
     match model_type {
         "gpt_oss" | "granitemoe" | "granitemoehybrid" | "llama4_text" | "minimax_m2"
-        | "minimax_m3_vl_text" | "mixtral" | "phimoe" => "num_local_experts",
-        "deepseek_v2" | "deepseek_v3" | "deepseek_v32" | "deepseek_v4" | "dots1" | "glm4_moe"
-        | "glm4_moe_lite" | "glm5_next_text" | "glm_moe_dsa" | "hy_v4" | "inkling_text"
-        | "kimi_k2" | "longcat_flash" | "mimo_v2_flash" | "mistral4" | "nemotron_h"
-        | "solar_open" => "n_routed_experts",
+        | "minimax_m3_vl_text" | "mixtral" | "muse_spark_text" | "phimoe" => "num_local_experts",
+        "axk1" | "axk2" | "deepseek_v2" | "deepseek_v3" | "deepseek_v32" | "deepseek_v4"
+        | "dots1" | "dots3_note_text" | "glm4_moe" | "glm4_moe_lite" | "glm5_next_text"
+        | "glm_moe_dsa" | "hy_v4" | "inkling_text" | "kimi_k2" | "longcat_flash"
+        | "mimo_v2_flash" | "mistral4" | "nemotron_h" | "solar_open" => "n_routed_experts",
         "ernie4_5_moe" | "step3p5" => "moe_num_experts",
         _ => "num_experts",
     }

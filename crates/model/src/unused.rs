@@ -84,8 +84,11 @@ impl ModelSpec {
                 let others = tensors.iter().filter(|tensor| !known.contains(&tensor.name));
                 // Programs that produce GPTQ add biases of zeros.
                 let packed = tensors.iter().any(|tensor| tensor.packing.is_some());
+                // Checkpoints of A.X K1 have a norm after experts for dense layers, too.
+                let norm = (self.model_type == "axk1").then_some("post_mlp_layernorm.weight");
                 unused.extend(others.map(|tensor| {
-                    match packed && tensor.name.ends_with(".bias") {
+                    let of_experts = norm.is_some_and(|norm| tensor.name.ends_with(norm));
+                    match of_experts || packed && tensor.name.ends_with(".bias") {
                         true => Unused { tensor, part: UnusedPart::Needless },
                         false => Unused { tensor, part: UnusedPart::Unknown },
                     }

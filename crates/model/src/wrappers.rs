@@ -14,13 +14,17 @@ pub(crate) struct Wrapper {
     pub(crate) inner: Option<&'static str>,
 }
 
-pub(crate) const WRAPPERS: [Wrapper; 13] = [
+/// A model whose published configuration has the entries of the language model beside the others.
+pub(crate) const DOTS3: &str = "dots3_note";
+
+pub(crate) const WRAPPERS: [Wrapper; 17] = [
     Wrapper {
         model_type: "gemma3",
         prefix: "language_model.model.",
         head: "language_model.",
         inner: None,
     },
+    Wrapper { model_type: DOTS3, prefix: "model.", head: "", inner: Some("dots3_note_text") },
     Wrapper { model_type: "gemma4", prefix: "model.language_model.", head: "", inner: None },
     Wrapper { model_type: "glm5_next", prefix: "model.language_model.", head: "", inner: None },
     Wrapper {
@@ -42,6 +46,12 @@ pub(crate) const WRAPPERS: [Wrapper; 13] = [
         inner: Some("kimi_linear"),
     },
     Wrapper {
+        model_type: "lfm3_vl",
+        prefix: "model.language_model.",
+        head: "",
+        inner: Some("lfm3"),
+    },
+    Wrapper {
         model_type: "llama4",
         prefix: "language_model.model.",
         head: "language_model.",
@@ -59,6 +69,18 @@ pub(crate) const WRAPPERS: [Wrapper; 13] = [
         head: "language_model.",
         inner: None,
     },
+    Wrapper {
+        model_type: "muse_glimmer",
+        prefix: "model.language_model.",
+        head: "",
+        inner: Some("muse_glimmer_text"),
+    },
+    Wrapper {
+        model_type: "muse_spark",
+        prefix: "model.language_model.",
+        head: "",
+        inner: Some("muse_spark_text"),
+    },
     Wrapper { model_type: "qwen3_5", prefix: "model.language_model.", head: "", inner: None },
     Wrapper { model_type: "qwen3_5_moe", prefix: "model.language_model.", head: "", inner: None },
     Wrapper { model_type: "qwen4_exp", prefix: "model.language_model.", head: "", inner: None },
@@ -71,7 +93,7 @@ pub(crate) const WITHIN: &str = "model.language_model.";
 
 /// Model types whose heads are their embeddings where nothing is said; of models around language
 /// models, too.
-pub(crate) const TIED: [&str; 9] = [
+pub(crate) const TIED: [&str; 11] = [
     "cohere2_moe",
     "ernie4_5_moe",
     "gemma2",
@@ -80,6 +102,8 @@ pub(crate) const TIED: [&str; 9] = [
     "gemma4",
     "gemma4_text",
     "lfm2_moe",
+    "lfm3",
+    "lfm3_vl",
     "smollm3",
 ];
 

@@ -57,7 +57,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         }
     }
     let mut common = Common::read(config, &DEFAULTS)?;
-    common.decoder.residual.post_norms = true;
+    common.decoder.residual = common.decoder.residual.normed(common.decoder.norm);
     if config.flag("mup_enabled", false)? {
         common.decoder.embedding_scale = (common.decoder.hidden as f64).sqrt() as f32;
     }

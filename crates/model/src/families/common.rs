@@ -9,7 +9,8 @@ use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT, PAIRED};
 use crate::rope::{MAX_HEAD_DIM, Rope};
 use crate::spec::{
     AttentionExtras, AttentionSpec, Ffn, HeadSpec, KeyValues, LayerInputs, LayerSpec, Mixer,
-    MlpSpec, ModelSpec, MoeSpec, Norm, QkNorm, Residual, Router, SharedSpec, StreamReads,
+    MlpSpec, ModelSpec, MoeSpec, Norm, NormGates, QkNorm, Residual, Router, SharedSpec,
+    StreamReads,
 };
 
 /// Limits far above any known model; they bound allocations before any weight is read.
@@ -47,6 +48,7 @@ pub(super) struct DecoderParts<'a> {
     pub(super) stream_reads: StreamReads,
     pub(super) kept_every: Option<usize>,
     pub(super) embedding_scale: f32,
+    pub(super) embedding_norm: Option<Norm>,
     pub(super) layer_inputs: Option<LayerInputs>,
     pub(super) head_bias: bool,
     pub(super) logit_scale: f32,
@@ -111,6 +113,7 @@ impl<'a> DecoderParts<'a> {
             stream_reads: StreamReads::Weights,
             kept_every: None,
             embedding_scale: 1.0,
+            embedding_norm: None,
             layer_inputs: None,
             head_bias: false,
             logit_scale: 1.0,
@@ -128,7 +131,9 @@ impl<'a> DecoderParts<'a> {
     ) -> Result<ModelSpec, ConfigError> {
         let layer = |l| {
             let (mixer, ffn) = layer(l);
-            LayerSpec { norm: self.norm, residual: self.residual, ngrams: None, mixer, ffn }
+            let &DecoderParts { norm, residual, .. } = &self;
+            let norm_gates = NormGates::default();
+            LayerSpec { norm, norm_gates, residual, ngrams: None, mixer, ffn }
         };
         let head = HeadSpec {
             norm: self.norm,
@@ -150,7 +155,7 @@ impl<'a> DecoderParts<'a> {
             stream_reads: self.stream_reads,
             kept_every: self.kept_every,
             embedding_scale: self.embedding_scale,
-            embedding_norm: false,
+            embedding_norm: self.embedding_norm,
             layer_inputs: self.layer_inputs,
             head,
         })

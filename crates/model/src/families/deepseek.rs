@@ -1,5 +1,5 @@
-//! DeepSeek V2 to V3.2, Kimi K2, GLM 4.7 Flash, GLM 5 and Mistral 4: latent attention, and experts in
-//! groups beside shared ones.
+//! DeepSeek V2 to V3.2, Kimi K2, GLM 4.7 Flash, GLM 5, Mistral 4 and A.X K1 and K2: latent attention,
+//! and experts in groups beside shared ones.
 
 use sws_format::PieceKind;
 use sws_kernels::functional::RopePairs;
@@ -12,7 +12,7 @@ use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT, SPLIT_LAT
 use crate::role::Role;
 use crate::rope::{self, MAX_AMPLITUDE, MAX_HEAD_DIM, Rope, RopeScaling, yarn_amplitude};
 use crate::spec::{
-    GroupMeasure, LatentGates, LatentSpec, Mixer, ModelSpec, RankedRouter, Renormalise,
+    GroupMeasure, LatentGates, LatentSpec, Mixer, ModelSpec, NormGates, RankedRouter, Renormalise,
     RouterScores,
 };
 
@@ -31,6 +31,34 @@ pub(super) const LATENT: Family = Family {
     layer: &[NORMS, LATENT_ATTENTION, INDEXER, MLP, MOE, EXPERTS],
     spec: latent,
 };
+
+/// A.X K1, whose experts have a norm after them. Checkpoints have one for dense layers too, which has
+/// no effect.
+pub(super) const AXK: Family = Family {
+    model_types: &["axk1"],
+    layer: &[NORMS, LATENT_ATTENTION, MLP, MOE, AFTER_EXPERTS, EXPERTS],
+    ..LATENT
+};
+
+const AFTER_EXPERTS: &[TensorRule] =
+    &[small(PieceKind::Norms, Role::FfnPostNorm, "post_mlp_layernorm.weight")];
+
+/// A.X K2, whose norms have gates, except before dense layers, and whose queries come with gates.
+pub(super) const AXK2: Family = Family {
+    model_types: &["axk2"],
+    layer: &[GATED_NORMS, LATENT_ATTENTION, INDEXER, MLP, MOE, EXPERTS],
+    ..LATENT
+};
+
+const GATED_NORMS: &[TensorRule] = &[
+    small(PieceKind::Norms, Role::MixerNorm, "input_layernorm.norm.weight"),
+    small(PieceKind::Attention, Role::MixerStreamsDown, "input_layernorm.W_down.weight"),
+    small(PieceKind::Attention, Role::MixerStreamsUp, "input_layernorm.W_up.weight"),
+    small(PieceKind::Norms, Role::FfnNorm, "post_attention_layernorm.norm.weight"),
+    small(PieceKind::Norms, Role::FfnNorm, "post_attention_layernorm.weight"),
+    small(PieceKind::Router, Role::FfnStreamsDown, "post_attention_layernorm.W_down.weight"),
+    small(PieceKind::Router, Role::FfnStreamsUp, "post_attention_layernorm.W_up.weight"),
+];
 
 pub(super) const LATENT_ATTENTION: &[TensorRule] = &[
     matrix(PieceKind::Attention, Role::Query, "self_attn.q_proj.weight"),
@@ -62,6 +90,8 @@ const V3: RankedKeys = RankedKeys {
     groups: [8, 4],
     ..RANKED
 };
+const AX: RankedKeys = RankedKeys { dense: ("first_k_dense_replace", 1), ..V3 };
+const AX2: RankedKeys = RankedKeys { groups: [1, 1], ..AX };
 const GLM_LITE: RankedKeys = RankedKeys { scale: ("routed_scaling_factor", 1.8), ..RANKED };
 const MISTRAL: RankedKeys = RankedKeys { dense: ("first_k_dense_replace", 0), ..RANKED };
 const GLM_SPARSE: RankedKeys = RankedKeys {
@@ -72,6 +102,8 @@ const GLM_SPARSE: RankedKeys = RankedKeys {
 
 pub(super) fn latent(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let (layers, eps, context) = match config.model_type() {
+        "axk1" => (AX, 1e-6, 32_768),
+        "axk2" => (AX2, 1e-6, 131_072),
         "deepseek_v2" => (V2, 1e-6, 2048),
         "deepseek_v32" => (V3, 1e-6, 163_840),
         "glm4_moe_lite" => (GLM_LITE, 1e-5, 202_752),
@@ -116,8 +148,10 @@ pub(super) fn latent(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     if is_v2 || config.flag("rope_interleave", true)? {
         rope.pairs = RopePairs::Interleaved;
     }
+    let is_ax = config.model_type() == "axk1";
+    let is_ax2 = config.model_type() == "axk2";
     let query_rank = match config.raw("q_lora_rank") {
-        _ if sparse.is_some() => Some(config.size("q_lora_rank", MAX_WIDTH)?),
+        _ if sparse.is_some() || is_ax => Some(config.size("q_lora_rank", MAX_WIDTH)?),
         None => return Err(ConfigError::MissingKey("q_lora_rank")),
         Some(_) => config.get("q_lora_rank").map(|entry| entry.size(MAX_WIDTH)).transpose()?,
     };
@@ -131,13 +165,15 @@ pub(super) fn latent(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         value_dim: config.size("v_head_dim", MAX_HEAD_DIM)?,
         // This norm has its own eps.
         eps: 1e-6,
+        key_norm: false,
         latent_scale: 1.0,
         scale: scale as f32,
         rope: Some(0),
         split: config.flag(SPLIT_LATENTS, false)?,
-        gates: LatentGates::None,
+        gates: if is_ax2 { LatentGates::WithQueries } else { LatentGates::None },
         sinks: false,
         temperature: if is_mistral { mistral_rope::temperature(config)? } else { None },
+        window: None,
         sparse: None,
     };
     let widest = spec.query_width().max(spec.heads * spec.head_rows());
@@ -154,16 +190,31 @@ pub(super) fn latent(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     } else {
         only(config, "scoring_func", "sigmoid")?;
         only(config, "topk_method", "noaux_tc")?;
+        // Dropped groups of A.X K2 have ranks of zero, which are not the lowest.
+        if let Some(entry) = config.get("n_group").filter(|_| is_ax2) {
+            return Err(config.unsupported(entry, "null, one group of experts"));
+        }
         sigmoid(config, &layers)?
     };
     let layers = RankedLayers::ranked(config, &layers, router, decoder.layers)?;
     // Checkpoints with one tensor per expert store gates and ups separately: see
     // `ModelSpec::for_weights`.
     let layers = if is_mistral { layers.in_halves() } else { layers };
-    decoder.model(vec![rope], |l| {
+    let norm = decoder.norm;
+    let gates = config.get("gated_norm_rank").map_or(Ok(16), |entry| entry.size(MAX_WIDTH))?;
+    let gates = is_ax2.then_some(gates);
+    let mut model = decoder.model(vec![rope], |l| {
         let sparse = sparse.as_ref().map(|sparse| sparse[l]);
         (Mixer::Latent(LatentSpec { sparse, ..spec }), layers.ffn(l))
-    })
+    })?;
+    for layer in &mut model.layers {
+        let routes = layer.moe().is_some();
+        layer.norm_gates = NormGates { mixer: gates, ffn: gates.filter(|_| routes) };
+        if is_ax && routes {
+            layer.residual.after_ffn = Some(norm);
+        }
+    }
+    Ok(model)
 }
 
 /// The factor by which yarn sharpens the softmax: the square of the amplitude of `mscale_all_dim`.

@@ -83,7 +83,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     if !config.is_gguf() {
         common.decoder.norm = common.decoder.norm.one_plus();
     }
-    common.decoder.residual.post_norms = true;
+    common.decoder.residual = common.decoder.residual.normed(common.decoder.norm);
     common.decoder.embedding_scale = (common.decoder.hidden as f64).sqrt() as f32;
     common.decoder.logit_cap = cap("final_logit_softcapping", (!is_third).then_some(30.0))?;
     let soft_cap = cap("attn_logit_softcapping", (!is_third).then_some(50.0))?;

@@ -90,9 +90,9 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let context = common.decoder.context;
     common.ropes = vec![
         Rope::of_kind(config, "sliding_attention", local.head_dim, (10_000.0, None), context)?,
-        full_rope(config, full.head_dim, context)?,
+        full_rope(config, full.head_dim, context, 0.25)?,
     ];
-    common.decoder.residual.post_norms = true;
+    common.decoder.residual = common.decoder.residual.normed(common.decoder.norm);
     common.decoder.residual.scaled_state = true;
     common.decoder.embedding_scale = (common.decoder.hidden as f64).sqrt() as f32;
     common.decoder.layer_inputs = layer_inputs(config, &common)?;
@@ -236,7 +236,12 @@ fn full(
 
 /// The rotary embedding of layers without a window. It spans the whole head, and the last angles
 /// are zero.
-fn full_rope(config: &FamilyConfig, head_dim: usize, context: usize) -> Result<Rope, ConfigError> {
+pub(super) fn full_rope(
+    config: &FamilyConfig,
+    head_dim: usize,
+    context: usize,
+    share: f64,
+) -> Result<Rope, ConfigError> {
     const KIND: &str = "full_attention";
     const THETA: f64 = 1e6;
     let given = match config.get("rope_parameters") {
@@ -256,7 +261,7 @@ fn full_rope(config: &FamilyConfig, head_dim: usize, context: usize) -> Result<R
         return Rope::of_kind(config, KIND, head_dim, (THETA, None), context);
     }
     let number = |key, default| entry(key).map_or(Ok(default), ConfigEntry::positive);
-    let share = number("partial_rotary_factor", if given.is_some() { 1.0 } else { 0.25 })?;
+    let share = number("partial_rotary_factor", if given.is_some() { 1.0 } else { share })?;
     let mut rope = Rope::plain(number("rope_theta", THETA)?, head_dim);
     let turned = (share * head_dim as f64 / 2.0) as usize;
     if turned > rope.inv_freq.len() {

@@ -110,6 +110,7 @@ fn latent(config: &FamilyConfig, heads: usize, eps: f32) -> Result<LatentSpec, C
         rotated: 0,
         value_dim: size("v_head_dim", 256, MAX_HEAD_DIM)?,
         eps,
+        key_norm: false,
         latent_scale: 1.0,
         scale: (1.0 / (plain as f64).sqrt()) as f32,
         rope: None,
@@ -117,6 +118,7 @@ fn latent(config: &FamilyConfig, heads: usize, eps: f32) -> Result<LatentSpec, C
         sinks: false,
         temperature: None,
         split: config.flag(SPLIT_LATENTS, false)?,
+        window: None,
         sparse: None,
     };
     let widest = spec.query_width().max(spec.heads * spec.head_rows());

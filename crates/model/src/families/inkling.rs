@@ -180,7 +180,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         let attention = if local[l] { &windowed } else { &full };
         (attention.clone(), ffn[usize::from(routed[l])])
     })?;
-    spec.embedding_norm = true;
+    spec.embedding_norm = Some(spec.layers[0].norm);
     spec.head.rows = [predicted.min(vocab); 2];
     Ok(spec)
 }

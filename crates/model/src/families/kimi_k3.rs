@@ -13,7 +13,7 @@ use super::{TensorRule, matrix, small};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::spec::{
-    DeltaInputs, DeltaSpec, Ffn, LatentGates, LatentSpec, Mixer, MlpSpec, ModelSpec,
+    DeltaInputs, DeltaSpec, Ffn, LatentGates, LatentNorm, LatentSpec, Mixer, MlpSpec, ModelSpec,
 };
 
 pub(super) const LAYER: &[TensorRule] = &[
@@ -82,7 +82,10 @@ pub(super) fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
             Ffn::Moe(mut moe) => {
                 moe.expert = with(moe.expert);
                 moe.shared.iter_mut().for_each(|shared| shared.mlp = with(shared.mlp));
-                (moe.latent, moe.latent_norm) = (width, norm && width.is_some());
+                moe.latent = width;
+                if norm && width.is_some() {
+                    moe.latent_norm = LatentNorm::OfSum;
+                }
                 Ffn::Moe(moe)
             }
             Ffn::None => Ffn::None,

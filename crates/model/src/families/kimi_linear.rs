@@ -166,6 +166,7 @@ pub(super) fn latent(
         rotated,
         value_dim,
         eps: 1e-6,
+        key_norm: false,
         latent_scale: 1.0,
         scale,
         rope: None,
@@ -173,6 +174,7 @@ pub(super) fn latent(
         sinks: false,
         temperature: None,
         split: config.flag(SPLIT_LATENTS, false)?,
+        window: None,
         sparse: None,
     };
     let widest = spec.query_width().max(spec.heads * spec.head_rows());

@@ -16,25 +16,17 @@ use crate::spec::{
 pub(super) const FAMILY: Family = Family {
     model_types: &["lfm2_moe"],
     prefix: "model.",
-    ends: Ends {
-        embedding: "embed_tokens.weight",
-        norm: "embedding_norm.weight",
-        head: "lm_head.weight",
-        others: &[],
-    },
-    layer: &[LAYER],
+    ends: ENDS,
+    layer: &[OPERATORS, LAYER],
     spec,
 };
 
-const LAYER: &[TensorRule] = &[
+pub(super) const ENDS: Ends = Ends { norm: "embedding_norm.weight", ..super::ENDS };
+
+/// Norms, convolutions and dense MLPs.
+pub(super) const OPERATORS: &[TensorRule] = &[
     small(PieceKind::Norms, Role::MixerNorm, "operator_norm.weight"),
     small(PieceKind::Norms, Role::FfnNorm, "ffn_norm.weight"),
-    matrix(PieceKind::Attention, Role::Query, "self_attn.q_proj.weight"),
-    matrix(PieceKind::Attention, Role::Key, "self_attn.k_proj.weight"),
-    matrix(PieceKind::Attention, Role::Value, "self_attn.v_proj.weight"),
-    small(PieceKind::Attention, Role::QueryNorm, "self_attn.q_layernorm.weight"),
-    small(PieceKind::Attention, Role::KeyNorm, "self_attn.k_layernorm.weight"),
-    matrix(PieceKind::Attention, Role::Output, "self_attn.out_proj.weight"),
     matrix(PieceKind::Attention, Role::MixedGate, "conv.in_proj.weight"),
     small(PieceKind::Attention, Role::MixedBias, "conv.in_proj.bias"),
     small(PieceKind::Attention, Role::Conv, "conv.conv.weight"),
@@ -44,6 +36,15 @@ const LAYER: &[TensorRule] = &[
     matrix(PieceKind::Mlp, Role::Gate, "feed_forward.w1.weight"),
     matrix(PieceKind::Mlp, Role::Up, "feed_forward.w3.weight"),
     matrix(PieceKind::Mlp, Role::Down, "feed_forward.w2.weight"),
+];
+
+const LAYER: &[TensorRule] = &[
+    matrix(PieceKind::Attention, Role::Query, "self_attn.q_proj.weight"),
+    matrix(PieceKind::Attention, Role::Key, "self_attn.k_proj.weight"),
+    matrix(PieceKind::Attention, Role::Value, "self_attn.v_proj.weight"),
+    small(PieceKind::Attention, Role::QueryNorm, "self_attn.q_layernorm.weight"),
+    small(PieceKind::Attention, Role::KeyNorm, "self_attn.k_layernorm.weight"),
+    matrix(PieceKind::Attention, Role::Output, "self_attn.out_proj.weight"),
     small(PieceKind::Router, Role::Router, "feed_forward.gate.weight"),
     small(PieceKind::Router, Role::RouterCorrection, "feed_forward.expert_bias"),
     expert(Role::Gate, "feed_forward.experts.#.w1.weight"),
@@ -62,15 +63,9 @@ const DEFAULTS: FamilyDefaults = FamilyDefaults {
 
 fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let mut common = Common::read(config, &DEFAULTS)?;
-    let eps = config.get("norm_eps").map_or(Ok(1e-5), |entry| entry.epsilon())?;
-    common.decoder.norm = Norm::Rms { eps: eps as f32, one_plus: false };
+    common.decoder.norm = norm(config)?;
     let attention = AttentionSpec { qk_norm: QkNorm::PerHead, ..common.attention.clone() };
-    let taps = config.get("conv_L_cache").map_or(Ok(3), |entry| entry.size(MAX_COUNT))?;
-    if let Some(entry) = config.get("conv_L_cache").filter(|_| taps > MAX_TAPS) {
-        return Err(config.unsupported(entry, "up to 8"));
-    }
-    let channels = config.size("hidden_size", MAX_WIDTH)?;
-    let conv = ConvSpec { channels, taps, bias: config.flag("conv_bias", false)? };
+    let conv = conv(config, 3)?;
     let full = full_layers(config, common.layers, "conv", &|entry| {
         config.unsupported(entry, "full_attention and conv")
     })?;
@@ -87,6 +82,23 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         let ffn = if (l as u64) < first { mlp } else { experts };
         (mixer, ffn.expect("every layer is of one kind or the other"))
     })
+}
+
+/// The norm of all layers.
+pub(super) fn norm(config: &FamilyConfig) -> Result<Norm, ConfigError> {
+    let eps = config.get("norm_eps").map_or(Ok(1e-5), |entry| entry.epsilon())?;
+    Ok(Norm::Rms { eps: eps as f32, one_plus: false })
+}
+
+/// The convolutions, by default of this many tokens.
+pub(super) fn conv(config: &FamilyConfig, taps: usize) -> Result<ConvSpec, ConfigError> {
+    let entry = config.get("conv_L_cache");
+    let taps = entry.map_or(Ok(taps), |entry| entry.size(MAX_COUNT))?;
+    if let Some(entry) = entry.filter(|_| taps > MAX_TAPS) {
+        return Err(config.unsupported(entry, "up to 8"));
+    }
+    let channels = config.size("hidden_size", MAX_WIDTH)?;
+    Ok(ConvSpec { channels, taps, bias: config.flag("conv_bias", false)? })
 }
 
 /// Experts ranked by the sigmoids of their logits plus a correction.

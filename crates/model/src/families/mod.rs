@@ -8,6 +8,7 @@ mod common;
 mod deepseek;
 mod deepseek_v4;
 mod dense;
+mod dots3;
 mod ernie;
 mod exaone;
 mod flint;
@@ -25,6 +26,7 @@ mod kimi_k3;
 mod kimi_linear;
 mod laguna;
 mod lfm2;
+mod lfm3;
 mod ling;
 mod llama4;
 mod longcat;
@@ -35,6 +37,7 @@ mod minimax_m3;
 mod mistral;
 mod mistral_rope;
 mod mixtral;
+mod muse;
 mod nemotron;
 mod packed;
 mod per_layer;
@@ -55,7 +58,7 @@ use sws_format::{Manifest, PieceId, PieceKind};
 use crate::config::{ConfigError, FamilyConfig};
 use crate::role::Role;
 use crate::spec::ModelSpec;
-use crate::wrappers::{WITHIN, WRAPPERS, Wrapper};
+use crate::wrappers::{DOTS3, WITHIN, WRAPPERS, Wrapper};
 
 pub(crate) use unsupported::lacking;
 pub use unsupported::{LACKING, Lacking};
@@ -139,13 +142,16 @@ pub(crate) enum RuleTarget {
     },
 }
 
-const ALL: [&Family; 40] = [
+const ALL: [&Family; 46] = [
     &dense::FAMILY,
     &afmoe::FAMILY,
     &bailing::FAMILY,
     &cohere::FAMILY,
     &deepseek::LATENT,
+    &deepseek::AXK,
+    &deepseek::AXK2,
     &deepseek_v4::FAMILY,
+    &dots3::FAMILY,
     &gemma::FAMILY,
     &gemma4::FAMILY,
     &glm::FAMILY,
@@ -163,6 +169,7 @@ const ALL: [&Family; 40] = [
     &kimi::FAMILY,
     &laguna::FAMILY,
     &lfm2::FAMILY,
+    &lfm3::FAMILY,
     &ling::FAMILY,
     &llama4::FAMILY,
     &longcat::FAMILY,
@@ -172,6 +179,8 @@ const ALL: [&Family; 40] = [
     &minimax_m3::FAMILY,
     &mistral::LATENT,
     &mixtral::FAMILY,
+    &muse::GLIMMER,
+    &muse::SPARK,
     &nemotron::FAMILY,
     &phimoe::FAMILY,
     &qwen_moe::FAMILY,
@@ -197,8 +206,8 @@ pub(crate) fn of(config: &FamilyConfig) -> Result<Names, ConfigError> {
 /// The names of a model type, in a wrapper if one is given.
 pub(crate) fn names(model_type: &str, wrapper: Option<&str>) -> Option<Names> {
     let family = find(model_type)?;
+    let other = model_type.ends_with("_text").then_some(WITHIN);
     let Some(wrapper) = wrapper else {
-        let other = model_type.ends_with("_text").then_some(WITHIN);
         return Some(Names {
             family,
             prefix: family.prefix,
@@ -208,7 +217,9 @@ pub(crate) fn names(model_type: &str, wrapper: Option<&str>) -> Option<Names> {
         });
     };
     let &Wrapper { prefix, head, .. } = WRAPPERS.iter().find(|it| it.model_type == wrapper)?;
-    Some(Names { family, prefix, other: None, head, parts: family.parts() })
+    // Checkpoints of dots3-note have either.
+    let other = other.filter(|_| wrapper == DOTS3);
+    Some(Names { family, prefix, other, head, parts: family.parts() })
 }
 
 /// The family of a model type.

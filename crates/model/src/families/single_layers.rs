@@ -11,6 +11,16 @@ pub(super) const SINGLE: &str = "per_layer_config";
 /// family reads with [`of_kind`].
 pub(super) fn check_single(config: &FamilyConfig, layers: usize) -> Result<(), ConfigError> {
     let read: &[&str] = match config.model_type() {
+        "dots3_note_text" => &[
+            "head_dim",
+            "kv_lora_rank",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "q_lora_rank",
+            "qk_nope_head_dim",
+            "qk_rope_head_dim",
+            "v_head_dim",
+        ],
         "gemma4_text" => &["head_dim", "num_key_value_heads"],
         "step3p5" => &["num_attention_heads"],
         _ => &[],

@@ -42,6 +42,7 @@ pub(super) fn read(
     rotated: usize,
 ) -> Result<Option<Vec<SparseSpec>>, ConfigError> {
     let defaults = match config.model_type() {
+        "axk2" => IndexerDefaults { heads: 16, shares: false, ..FIRST },
         "deepseek_v32" => IndexerDefaults { heads: 64, shares: false, ..FIRST },
         "glm_moe_dsa" => IndexerDefaults { pairs: RopePairs::Interleaved, ..FIRST },
         _ => {
@@ -88,6 +89,16 @@ fn indexer(
     let &IndexerDefaults { eps, pairs, turns_last, .. } = defaults;
     let indexer = IndexerSpec { heads, dim, turns_last, eps, pairs, group: 1 };
     Ok((most, indexer))
+}
+
+/// The sparse attention of dots3-note, in whose layers with an indexer each has its own.
+pub(super) fn interleaved(
+    config: &FamilyConfig,
+    rotated: usize,
+) -> Result<SparseSpec, ConfigError> {
+    let defaults = IndexerDefaults { heads: 64, pairs: RopePairs::Interleaved, ..FIRST };
+    let (most, indexer) = indexer(config, &defaults, rotated)?;
+    Ok(SparseSpec { most, indexer: Some(indexer) })
 }
 
 /// The sparse attention of Hy4, whose indexers rotate the last elements. By default, the first two

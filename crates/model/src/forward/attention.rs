@@ -72,6 +72,7 @@ pub(super) fn attention(
     project(context, spec, weights, input, (&mut qkv, &mut extras), scratch)?;
     rotate(context, spec, weights, sequences, (&mut qkv, &mut extras), &tables.each);
     attend_rows(context, spec, weights, sequences, (&mut qkv, &mut extras), attending);
+    extras::norm_outputs(context, spec, &mut qkv);
     let outputs = gates::apply(context.tier, spec, tokens, &mut qkv);
     let room = OutputRoom { packed, branch, scratch };
     project_out(context, weights, (outputs, spec.output_width()), spec.output_bias, room)

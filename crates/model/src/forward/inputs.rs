@@ -4,9 +4,10 @@
 use sws_format::{PieceId, PieceKind};
 use sws_kernels::functional::gate;
 
+use super::branches::BranchWeights;
 use super::by_rows::by_rows;
 use super::linear::{Product, multiply};
-use super::norms::{norm, scale};
+use super::norms::{NormVectors, norm, scale};
 use super::rows::look_up;
 use super::{ForwardError, ForwardPass};
 use crate::order::Site;
@@ -92,8 +93,10 @@ impl ForwardPass {
             let product =
                 Product::new(piece, Role::LayerInputUp, &packed[0], &mut *y, hidden_width);
             multiply(tier, weights, &mut [Some(product)], scratch)?;
-            let weight = weights.vector(norms, Role::LayerInputNorm);
-            self.add_branch((l, Site::Ffn), Some(weight), (branch, &streams.weights), hidden);
+            let by = self.spec.layers[l].norm;
+            let norm = (by, NormVectors::of(weights, norms, Role::LayerInputNorm, by));
+            let own = BranchWeights { norm: Some(norm), ..BranchWeights::NONE };
+            self.add_branch((l, Site::Ffn), own, (branch, &streams.weights), hidden);
             Ok(())
         })?;
         Ok(())

@@ -26,7 +26,7 @@ use sws_format::PieceId;
 use sws_kernels::Matrix;
 use sws_kernels::functional::{NormWeight, RopeShape, rms_norm, sigmoid};
 
-use super::by_rows::{by_rows, rows_of};
+use super::by_rows::{HeadPart, by_rows, gather, rows_of};
 use super::indexer;
 use super::linear::{MAX, Product, multiply};
 use super::mixer::{MixerContext, OutputRoom, Turned, project_out, temper, turn};
@@ -89,7 +89,7 @@ fn project(
     let tier = context.tier;
     let id = context.id();
     let Workspace { input, attention: own, scratch, .. } = work;
-    let AttentionWork { q, k, v, packed, index, .. } = own;
+    let AttentionWork { q, k, v, packed, index, latent, gated, .. } = own;
     let tokens = input.tokens();
     let q_width = spec.query_width();
     let q = grown(q, tokens * q_width);
@@ -99,17 +99,39 @@ fn project(
         let query = Product::new(id, Role::Query, input, q, q_width);
         return multiply(tier, weights, &mut [Some(query), Some(down)], scratch);
     };
-    let low = grown(v, tokens * rank);
+    let with_gates = spec.gates == LatentGates::WithQueries;
+    let (rows, cols) = spec.query_up(rank);
+    let (low, both) =
+        grown(v, tokens * if with_gates { rank + cols } else { rank }).split_at_mut(tokens * rank);
     let query = Product::new(id, Role::QueryDown, input, &mut *low, rank);
     let [gates, key, by] = index.of_hidden(spec, id, input);
     let mut products = [Some(query), Some(down), gates, key, by];
     multiply(tier, weights, &mut products, scratch)?;
+    let whole = HeadPart { heads: 1, each: rank, len: rank, before: 0 };
+    if with_gates {
+        gather(low, whole, (&mut *both, cols, rank));
+    }
     let weight = NormWeight::Plain(weights.vector(id, Role::QueryDownNorm));
     by_rows(low, rank, |_, x| rms_norm(tier, x, rank, weight, spec.eps));
     packed.pack(tier, low, tokens, rank);
-    let query = Product::new(id, Role::QueryUp, packed, q, q_width);
-    let mut products = [Some(query), index.of_query(spec, id, packed)];
-    multiply(tier, weights, &mut products, scratch)
+    if !with_gates {
+        let query = Product::new(id, Role::QueryUp, packed, q, q_width);
+        let mut products = [Some(query), index.of_query(spec, id, packed)];
+        return multiply(tier, weights, &mut products, scratch);
+    }
+    gather(low, whole, (&mut *both, cols, 0));
+    let latents = &mut heads::packs(&mut latent.inputs, 1)[0];
+    latents.pack(tier, both, tokens, cols);
+    let (products, gates) = grown(gated, tokens * spec.gate_room()).split_at_mut(tokens * rows);
+    let query = Product::new(id, Role::QueryUp, latents, &mut *products, rows);
+    multiply(tier, weights, &mut [Some(query), index.of_query(spec, id, packed)], scratch)?;
+    let &LatentSpec { heads, plain, rotated, value_dim, .. } = spec;
+    let len = plain + rotated;
+    let queries = HeadPart { heads, each: len + value_dim, len, before: 0 };
+    gather(products, queries, (q, q_width, 0));
+    let of_gates = HeadPart { len: value_dim, before: len, ..queries };
+    gather(products, of_gates, (gates, heads * value_dim, 0));
+    Ok(())
 }
 
 /// Norms latents, and rotates queries and keys by their positions.
@@ -126,13 +148,18 @@ fn rotate(
     let q_width = spec.query_width();
     let q = grown(q, tokens * q_width);
     let latents = grown(k, tokens * width);
-    let weight = NormWeight::Plain(weights.vector(context.id(), Role::KvDownNorm));
+    let vector = |role| NormWeight::Plain(weights.vector(context.id(), role));
+    let weight = vector(Role::KvDownNorm);
+    let of_key = spec.key_norm.then(|| vector(Role::LatentKeyNorm));
     by_rows(latents, width, |_, rows| {
         for row in rows.chunks_exact_mut(width) {
             let latent = &mut row[..spec.rank];
             rms_norm(tier, latent, spec.rank, weight, spec.eps);
             if spec.latent_scale != 1.0 {
                 latent.iter_mut().for_each(|x| *x *= spec.latent_scale);
+            }
+            if let Some(weight) = of_key {
+                rms_norm(tier, &mut row[spec.rank..], spec.rotated, weight, spec.eps);
             }
         }
     });
@@ -240,9 +267,12 @@ fn gate(
     let Workspace { input, attention: own, scratch, .. } = work;
     let tokens = input.tokens();
     let rows = spec.gate_rows();
-    let gates = grown(&mut own.gated, tokens * rows);
-    let product = Product::new(context.id(), Role::OutputGate, input, &mut *gates, rows);
-    multiply(tier, weights, &mut [Some(product)], scratch)?;
+    let room = grown(&mut own.gated, tokens * spec.gate_room());
+    let gates = &mut room[tokens * (spec.gate_room() - rows)..];
+    if spec.has_gate_matrix() {
+        let product = Product::new(context.id(), Role::OutputGate, input, &mut *gates, rows);
+        multiply(tier, weights, &mut [Some(product)], scratch)?;
+    }
     sigmoid(tier, gates);
     // Number of elements of a value that share a gate.
     let each = spec.value_width() / rows;

@@ -5,6 +5,7 @@ use std::ops::Range;
 use sws_format::{PieceId, PieceKind, Span};
 
 use super::attention::attention;
+use super::branches::BranchWeights;
 use super::compressed::compressed;
 use super::conv::conv;
 use super::delta::delta;
@@ -83,7 +84,7 @@ impl ForwardPass {
                 streams::read(branch(Site::Mixer), tier, weights, hidden, work)?;
             }
             mixer(&context, &layer.mixer, weights, sequences, work)?;
-            let Residual { post_norms, parallel, split, conv, .. } = layer.residual;
+            let Residual { parallel, split, conv, .. } = layer.residual;
             if let Some(taps) = conv.filter(|_| has_mixer) {
                 let before = layer.convs(width)[..2].iter().sum();
                 let weight = weights.vector(norms, Role::MixerConv);
@@ -94,9 +95,9 @@ impl ForwardPass {
                 add_conv(tier, of, (spans, &mut sequences[..]), branch, room);
             }
             if has_mixer {
-                let weight = post_norms.then(|| weights.vector(norms, Role::MixerPostNorm));
+                let own = BranchWeights::of(weights, l, layer, Site::Mixer);
                 let branch = (&mut *work.branch, &*work.streams.weights);
-                self.add_branch((l, Site::Mixer), weight, branch, hidden);
+                self.add_branch((l, Site::Mixer), own, branch, hidden);
             }
             let moe = layer.moe();
             if split && moe.is_some() {

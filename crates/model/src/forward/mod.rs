@@ -40,12 +40,13 @@ use sws_kernels::functional::add;
 use crate::order::Site;
 use crate::role::Role;
 use crate::source::{WeightSource, Weights};
-use crate::spec::{Ffn, ModelSpec};
+use crate::spec::{Ffn, ModelSpec, Norm};
 use crate::state::{BatchProgress, ForwardState};
 use crate::workspace::{Workspace, grown};
+use branches::BranchWeights;
 use by_rows::by_rows;
 pub use error::ForwardError;
-use norms::{norm, scale};
+use norms::{NormVectors, norm, scale};
 use past::{Conv, add_conv};
 pub use router::RouterProbe;
 pub use size::PassSize;
@@ -228,8 +229,8 @@ impl ForwardPass {
         for span in &state.pass.spans {
             state.sequences[span.sequence].partial = true;
         }
-        if l == 0 && self.spec.embedding_norm {
-            self.norm_embeddings(state, source)?;
+        if let Some(by) = self.spec.embedding_norm.filter(|_| l == 0) {
+            self.norm_embeddings(by, state, source)?;
         }
         if l == 0 {
             self.layer_inputs(state, source)?;
@@ -245,16 +246,17 @@ impl ForwardPass {
     /// Norms the embeddings of a batch.
     fn norm_embeddings(
         &self,
+        by: Norm,
         state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
         let tier = self.tier;
         let width = self.spec.hidden;
-        let by = self.spec.layers[0].norm;
         let hidden = &mut state.hidden;
+        let norms = PieceId::new(0, PieceKind::Norms);
         source.infrastructure(0, &[PieceKind::Norms], &mut |weights| {
-            let weight = weights.vector(PieceId::new(0, PieceKind::Norms), Role::EmbeddingNorm);
-            by_rows(hidden, width, |_, rows| norm(tier, by, rows, width, weight));
+            let vectors = NormVectors::of(weights, norms, Role::EmbeddingNorm, by);
+            by_rows(hidden, width, |_, rows| norm(tier, by, rows, width, vectors));
             Ok(())
         })?;
         Ok(())
@@ -346,16 +348,16 @@ impl ForwardPass {
                 Ok(())
             })?;
         }
-        if layer.residual.post_norms {
+        if layer.residual.after_ffn.is_some() || layer.residual.shares.is_some() {
             source.infrastructure(l, &[PieceKind::Norms], &mut |weights: &mut dyn Weights| {
-                let weight = weights.vector(norms, Role::FfnPostNorm);
+                let own = BranchWeights::of(weights, l, layer, Site::Ffn);
                 let branch = (&mut *work.branch, &*work.streams.weights);
-                self.add_branch((l, Site::Ffn), Some(weight), branch, hidden);
+                self.add_branch((l, Site::Ffn), own, branch, hidden);
                 Ok(())
             })?;
         } else if layer.ffn != Ffn::None {
             let branch = (&mut *work.branch, &*work.streams.weights);
-            self.add_branch((l, Site::Ffn), None, branch, hidden);
+            self.add_branch((l, Site::Ffn), BranchWeights::NONE, branch, hidden);
         }
         if l.checked_sub(1)
             .and_then(|last| self.spec.layers[last].moe())

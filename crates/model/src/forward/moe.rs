@@ -10,14 +10,14 @@ use super::by_rows::by_rows;
 use super::experts::{CpuExecutor, ROWS_TOGETHER, TOGETHER};
 use super::linear::{Product, multiply};
 use super::mlp::{MlpBlock, gated_mlp, weighed_mlp};
-use super::norms::{norm, scale};
+use super::norms::{NormVectors, norm, scale};
 use super::router;
 use super::strips::strips;
 use super::{ForwardError, ForwardPass};
 use crate::executor::{ExpertBatch, ExpertExecutor, place_of};
 use crate::role::Role;
 use crate::source::{Routed, SourceError, WeightSource, Weights};
-use crate::spec::{MlpSpec, MoeSpec, SharedSpec};
+use crate::spec::{LatentNorm, MlpSpec, MoeSpec, SharedSpec};
 use crate::state::ForwardState;
 use crate::workspace::{ExpertWork, Workspace, grown};
 
@@ -120,14 +120,20 @@ impl ForwardPass {
         let tokens = state.pass.len();
         let hidden = self.spec.hidden;
         let id = PieceId::new(l as u32, PieceKind::SharedExpert);
+        let input_norm = self.spec.layers[l].moe().and_then(|moe| moe.latent_input);
         experts.latent_width = latent;
         let y = grown(&mut experts.latent, tokens * latent);
         for rows in strips(tokens, self.strip) {
             source.infrastructure(l, &[PieceKind::SharedExpert], &mut |weights| {
                 let y = &mut y[rows.start * latent..rows.end * latent];
                 pack_strip(tier, (x, hidden), rows.clone(), tokens, input);
-                let down = Product::new(id, Role::ExpertsDown, input, y, latent);
-                multiply(tier, weights, &mut [Some(down)], scratch)
+                let down = Product::new(id, Role::ExpertsDown, input, &mut *y, latent);
+                multiply(tier, weights, &mut [Some(down)], scratch)?;
+                if let Some(by) = input_norm {
+                    let vectors = NormVectors::of(weights, id, Role::LatentInputNorm, by);
+                    by_rows(y, latent, |_, rows| norm(tier, by, rows, latent, vectors));
+                }
+                Ok(())
             })?;
         }
         if tokens <= self.strip {
@@ -282,13 +288,19 @@ impl ForwardPass {
         // The inputs are no longer needed.
         let mut sums = std::mem::take(&mut experts.latent);
         let rows = &mut sums[..tokens * width];
-        sum(tier, routed, experts, width, rows);
         let by = self.spec.layers[l].norm;
         let id = PieceId::new(l as u32, PieceKind::SharedExpert);
         source.infrastructure(l, &[PieceKind::SharedExpert], &mut |weights| {
-            if spec.latent_norm {
-                let weight = weights.vector(id, Role::LatentNorm);
-                by_rows(rows, width, |_, rows| norm(tier, by, rows, width, weight));
+            let norm_rows = |by, rows: &mut [f32]| {
+                let vectors = NormVectors::of(weights, id, Role::LatentNorm, by);
+                by_rows(rows, width, |_, rows| norm(tier, by, rows, width, vectors));
+            };
+            if let LatentNorm::OfEach(by) = spec.latent_norm {
+                norm_rows(by, &mut experts.outputs[..routed.choices.len() * width]);
+            }
+            sum(tier, routed, experts, width, rows);
+            if spec.latent_norm == LatentNorm::OfSum {
+                norm_rows(by, rows);
             }
             Ok(())
         })?;

@@ -38,7 +38,7 @@ impl<'w> NormVectors<'w> {
             Role::FinalNorm => Some(Role::FinalNormBias),
             _ => None,
         };
-        let weight = weights.vector(piece, role);
+        let weight = if by.has_weight() { weights.vector(piece, role) } else { &[] };
         let bias = bias.filter(|_| by.has_bias()).map(|role| weights.vector(piece, role));
         NormVectors { weight, bias }
     }
@@ -59,6 +59,13 @@ pub(super) fn norm<'w>(
         }
         Norm::Rms { eps, one_plus: false } => {
             rms_norm(tier, rows, width, NormWeight::Plain(weight), eps);
+        }
+        Norm::Unweighted { eps } => rms_norm(tier, rows, width, NormWeight::None, eps),
+        Norm::OfScaled { eps } => {
+            for row in rows.chunks_exact_mut(width) {
+                row.iter_mut().zip(weight).for_each(|(x, weight)| *x *= 1.0 + weight);
+            }
+            rms_norm(tier, rows, width, NormWeight::None, eps);
         }
         Norm::Layer { eps, .. } => layer_norm(tier, rows, width, weight, bias, eps),
     }

@@ -12,7 +12,7 @@ use super::kept;
 use super::linear::{Product, multiply};
 use super::mixer::add_bias;
 use super::norms::{NormVectors, norm, scale};
-use super::streams::{Gated, gated, mix, weigh};
+use super::streams::{Gated, gate_normed, gated, mix, weigh};
 use crate::order::{Branch, Site};
 use crate::role::Role;
 use crate::source::{Routed, SourceError, Weights};
@@ -55,6 +55,10 @@ pub(super) fn rank(
     match router.scores {
         RouterScores::Softmax => softmax(tier, scores, experts),
         RouterScores::Sigmoid => sigmoid(tier, scores),
+        RouterScores::SigmoidOfScaled(factor) => {
+            scale(factor, scores);
+            sigmoid(tier, scores);
+        }
         RouterScores::RootSoftplus => root_softplus(tier, scores),
         RouterScores::SigmoidOfRanks => {}
     }
@@ -354,6 +358,10 @@ impl RouterProbe {
             scale(1.0 / (width as f32).sqrt(), normed);
         }
         input.pack(*tier, normed, tokens, width);
+        let given = (&mut normed[..], &mut *input, &mut *gates);
+        if gate_normed(branch, *tier, weights, given, scratch).is_err() {
+            return false;
+        }
         match moe.router {
             // Choices follow the order of the logits, which the softmax preserves.
             Router::Softmax { .. }

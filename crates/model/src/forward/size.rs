@@ -72,7 +72,7 @@ impl ModelSpec {
                 .max(PackedInput::bytes_for(packings, mixed, together));
         let of_streams = self.streams.map_or(0, |streams| streams.weights());
         let gates =
-            self.stream_gates().map_or(0, |rank| GateWork::bytes_for(packings, mixed, width, rank));
+            self.widest_gates().map_or(0, |rank| GateWork::bytes_for(packings, mixed, width, rank));
         let stream = tokens * (hidden + width + of_streams + self.inputs_width()) * float
             + gates
             + rows::bytes_for(self, tokens);
@@ -262,14 +262,17 @@ impl Mixers {
     fn add_latent(&mut self, spec: &LatentSpec, tokens: usize, positions: usize) {
         let low = spec.query_rank.unwrap_or(0);
         let values = spec.value_width();
-        self.add([spec.query_width(), spec.width(), low, values, low.max(values), spec.rank]);
+        let (_, up) = spec.query_up(low);
+        let latents = low + if up > low { up } else { 0 };
+        self.add([spec.query_width(), spec.width(), latents, values, low.max(values), spec.rank]);
         self.seen = positions.max(self.seen);
         let rows = rows_together(tokens, spec.heads);
         let queries = if spec.split { tokens * spec.heads } else { rows };
-        self.gated = self.gated.max(spec.gate_rows());
+        self.gated = self.gated.max(spec.gate_room());
         let sinks = if spec.sinks { spec.heads } else { 0 };
         self.absorbed = self.absorbed.max(queries * spec.width() + rows * spec.rank + sinks);
-        self.rank = self.rank.max(if spec.split { spec.rank.max(spec.plain) } else { spec.rank });
+        let rank = if spec.split { spec.rank.max(spec.plain) } else { spec.rank };
+        self.rank = self.rank.max(if up > low { rank.max(up) } else { rank });
         self.heads = self.heads.max(spec.heads);
     }
 

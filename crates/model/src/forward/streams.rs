@@ -48,7 +48,8 @@ pub(super) fn read(
     }
     let Some(streams) = spec.streams else {
         work.norm(tier, by, hidden, NormVectors::of(weights, norms, site.norm(), by));
-        return Ok(());
+        let Workspace { x, input, streams: StreamWork { gates, .. }, scratch, .. } = work;
+        return gate_normed(branch, tier, weights, (&mut x[..], input, gates), scratch);
     };
     let Workspace { x: normed, input, streams: room, branch: mean, scratch, .. } = &mut *work;
     let StreamWork { weights: own, gates } = room;
@@ -131,23 +132,9 @@ pub(super) fn gated(
     let tokens = x.len() / width;
     norm_streams(tier, spec.head.norm, hidden, weights.vector(piece, norm), x);
     input.pack(tier, x, tokens, width);
-    let GateWork { low, gates, packed } = work;
-    let low = grown(low, tokens * rank);
     let to_own = own.as_deref_mut().map(|own| Product::new(piece, writing, input, own, count));
-    let mut products = [Some(Product::new(piece, down, input, &mut *low, rank)), to_own];
-    multiply(tier, weights, &mut products, scratch)?;
-    // The sigmoids take the place of the gates, which come later.
-    let shares = &mut grown(gates, tokens * width.max(rank))[..low.len()];
-    low.iter_mut().for_each(|x| *x /= count as f32);
-    shares.copy_from_slice(low);
-    sigmoid(tier, shares);
-    low.iter_mut().zip(shares).for_each(|(x, share)| *x *= *share);
-    packed.pack(tier, low, tokens, rank);
-    let gates = &mut gates[..tokens * width];
-    let product = Product::new(piece, up, packed, &mut *gates, width);
-    multiply(tier, weights, &mut [Some(product)], scratch)?;
-    by_rows(gates, 1, |_, gates| sigmoid(tier, gates));
-    let gates = &*gates;
+    let of = ElementGates { piece, down, up, rank, width, count };
+    let gates = of.compute(tier, weights, (&*input, to_own), work, scratch)?;
     let x = &*x;
     by_rows(mean, hidden, |first, mean| {
         let part = first * width..(first + mean.len() / hidden) * width;
@@ -160,6 +147,71 @@ pub(super) fn gated(
         stream_weights(tier, streams, bias, own);
     }
     Ok(())
+}
+
+/// Multiplies the normed state before a branch [tokens, hidden], which is packed, by its gates, if it
+/// has gates.
+pub(super) fn gate_normed(
+    Branch { spec, layer, site }: Branch<'_>,
+    tier: Tier,
+    weights: &mut dyn Weights,
+    (x, input, work): (&mut [f32], &mut PackedInput, &mut GateWork),
+    scratch: &mut ScratchPool,
+) -> Result<(), SourceError> {
+    let Some(rank) = spec.layers[layer].norm_gates.of(site) else { return Ok(()) };
+    let (piece, [_, down, up]) = (PieceId::new(layer as u32, site.piece()), site.gates());
+    let width = spec.hidden;
+    let tokens = input.tokens();
+    let of = ElementGates { piece, down, up, rank, width, count: 1 };
+    let gates = of.compute(tier, weights, (&*input, None), work, scratch)?;
+    let x = &mut x[..tokens * width];
+    by_rows(x, 1, |first, x| x.iter_mut().zip(&gates[first..]).for_each(|(x, gate)| *x *= gate));
+    input.pack(tier, x, tokens, width);
+    Ok(())
+}
+
+/// Gates for all elements of some streams, from a latent.
+struct ElementGates {
+    piece: PieceId,
+    /// The matrices to the latent, and from it.
+    down: Role,
+    up: Role,
+    /// Elements of the latent, and of all streams.
+    rank: usize,
+    width: usize,
+    /// Number of streams.
+    count: usize,
+}
+
+impl ElementGates {
+    /// Computes the gates [tokens, width] of an input, and a product of the same input.
+    fn compute<'w>(
+        self,
+        tier: Tier,
+        weights: &mut dyn Weights,
+        (input, beside): (&PackedInput, Option<Product<'_>>),
+        work: &'w mut GateWork,
+        scratch: &mut ScratchPool,
+    ) -> Result<&'w [f32], SourceError> {
+        let ElementGates { piece, down, up, rank, width, count } = self;
+        let tokens = input.tokens();
+        let GateWork { low, gates, packed } = work;
+        let low = grown(low, tokens * rank);
+        let mut products = [Some(Product::new(piece, down, input, &mut *low, rank)), beside];
+        multiply(tier, weights, &mut products, scratch)?;
+        // The sigmoids take the place of the gates, which come later.
+        let shares = &mut grown(gates, tokens * width.max(rank))[..low.len()];
+        low.iter_mut().for_each(|x| *x /= count as f32);
+        shares.copy_from_slice(low);
+        sigmoid(tier, shares);
+        low.iter_mut().zip(shares).for_each(|(x, share)| *x *= *share);
+        packed.pack(tier, low, tokens, rank);
+        let gates = &mut gates[..tokens * width];
+        let product = Product::new(piece, up, packed, &mut *gates, width);
+        multiply(tier, weights, &mut [Some(product)], scratch)?;
+        by_rows(gates, 1, |_, gates| sigmoid(tier, gates));
+        Ok(gates)
+    }
 }
 
 /// Computes the weights of a branch [tokens, weights] from all streams of each token, which are

@@ -1,9 +1,9 @@
 //! Differences between the architectures of GGUF files.
 
-use super::latent::INDEXERS;
+use super::latent::{self, INDEXERS};
 use super::{
-    GgufKeys, GgufMap, deepseek4, delta, elements, gemma4, ling, llama4, minimax, qwen4,
-    state_space, windows,
+    GgufKeys, GgufMap, deepseek4, delta, dots3, elements, gemma4, ling, llama4, minimax, muse,
+    qwen4, state_space, windows,
 };
 use crate::config::ConfigError;
 
@@ -96,7 +96,7 @@ pub(super) const QWEN3: Architecture = Architecture {
 };
 
 /// DeepSeek V2 to V3.1, Kimi K2 and GLM 4.7 Flash.
-const DEEPSEEK2: Architecture = Architecture {
+pub(super) const DEEPSEEK2: Architecture = Architecture {
     name: "deepseek2",
     model_types: [None, Some("deepseek_v3")],
     qk_norm: false,
@@ -131,7 +131,7 @@ const QWEN3NEXT: Architecture = Architecture {
     ..QWEN3
 };
 
-pub(super) static ARCHITECTURES: [Architecture; 42] = [
+pub(super) static ARCHITECTURES: [Architecture; 47] = [
     LLAMA,
     QWEN2,
     Architecture {
@@ -290,6 +290,11 @@ pub(super) static ARCHITECTURES: [Architecture; 42] = [
     ling::SECOND,
     windows::AFMOE,
     windows::LAGUNA,
+    windows::MELLUM,
+    muse::GLIMMER,
+    latent::MISTRAL,
+    latent::HUNYUAN,
+    dots3::DOTS3,
     windows::COHERE,
     windows::EXAONE,
     windows::STEP,

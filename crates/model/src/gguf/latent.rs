@@ -2,9 +2,11 @@
 
 use sws_format::Value;
 
+use super::architectures::{Architecture, DEEPSEEK2};
 use super::{GgufKeys, GgufMap, damaged, int, unsupported};
 use crate::config::ConfigError;
 use crate::config::SPLIT_LATENTS;
+use crate::rope::GROWTH;
 
 /// Keys of architectures with latent attention.
 pub(super) const KEYS: &[&str] = &[
@@ -24,6 +26,61 @@ pub(super) const INDEXERS: &[(&str, &str)] = &[
     ("attention.indexer.top_k", "index_topk"),
     ("attention.indexer.types", ""),
 ];
+
+/// Queries grow by the original context, as in the published model where files do not say how fast.
+pub(super) const MISTRAL: Architecture = Architecture {
+    name: "mistral4",
+    model_types: [None, Some("mistral4")],
+    gating: 1.0,
+    needed: &[&["rope.scaling.original_context_length", "rope.scaling.type"]],
+    own: &[&[("attention.temperature_scale", ""), ("attention.temperature_length", "")]],
+    more: Some(|keys, entries, _| {
+        let length = keys.whole("attention.temperature_length")?;
+        let trained = keys.needed("rope.scaling.original_context_length")?;
+        if length.is_some_and(|length| length != trained) {
+            return Err(unsupported(
+                "a growth of queries over another length than the first context",
+            ));
+        }
+        let growth = keys.get("attention.temperature_scale")?.cloned();
+        if let Some(Value::Map(scaling)) = entries.get_mut("rope_scaling") {
+            scaling.insert(GROWTH.to_owned(), growth.unwrap_or(Value::Float(0.1)));
+        }
+        Ok(())
+    }),
+    ..DEEPSEEK2
+};
+
+/// Hy4. The limit of activations is that of experts.
+pub(super) const HUNYUAN: Architecture = Architecture {
+    name: "hy_v4",
+    model_types: [None, Some("hy_v4")],
+    needed: &[&[
+        "attention.indexer.head_count",
+        "attention.indexer.key_length",
+        "attention.indexer.top_k",
+        "attention.indexer.types",
+        "hyper_connection.count",
+        "hyper_connection.epsilon",
+        "hyper_connection.magnitude",
+        "swiglu_clamp_exp",
+    ]],
+    lists: &["swiglu_clamp_exp"],
+    own: &[
+        INDEXERS,
+        &[
+            ("hyper_connection.count", "hc_mult"),
+            ("hyper_connection.epsilon", "hc_eps"),
+            ("hyper_connection.magnitude", "hc_magnitude"),
+            ("swiglu_clamp_exp", ""),
+        ],
+    ],
+    more: Some(|keys, entries, layers| {
+        entries.insert("swiglu_limit".to_owned(), keys.limit(layers)?);
+        Ok(())
+    }),
+    ..DEEPSEEK2
+};
 
 /// Keys, and the corresponding entries of configurations.
 const SAME: [(&str, &str); 3] = [

@@ -61,6 +61,17 @@ pub(super) const LAGUNA: Architecture = Architecture {
     ..ROUTED
 };
 
+/// The softmax of transformers, and experts in all layers.
+pub(super) const MELLUM: Architecture = Architecture {
+    name: "mellum",
+    model_types: [None, Some("mellum")],
+    gating: 1.0,
+    needed: &[&["expert_feed_forward_length", "rope.freq_base"]],
+    own: &[WINDOW, PATTERN, &[("rope.freq_base_swa", ""), ("rope.scaling.yarn_attn_factor", "")]],
+    more: Some(mellum),
+    ..ROUTED
+};
+
 pub(super) const COHERE: Architecture = Architecture {
     name: "cohere2moe",
     model_types: [None, Some("cohere2_moe")],
@@ -188,13 +199,7 @@ fn laguna(keys: &GgufKeys<'_>, entries: &mut GgufMap, layers: u64) -> Result<(),
         _ => keys.windowed(layers, 4, true)?,
     };
     let heads = heads.into_iter().map(int).collect();
-    let mut full = keys.rope(("rope.freq_base", 10_000.0), Some("rope.dimension_count"))?;
-    if let Some(Value::Map(scaling)) = entries.remove("rope_scaling") {
-        full.extend(scaling);
-        if let Some(factor) = keys.get("rope.scaling.yarn_attn_factor")? {
-            full.insert("attention_factor".to_owned(), factor.clone());
-        }
-    }
+    let full = keys.scaled_rope(entries, Some("rope.dimension_count"))?;
     let local = keys.rope(("rope.freq_base_swa", 10_000.0), Some("rope.dimension_count_swa"))?;
     add_kinds(entries, &windows, KINDS);
     add_ropes(entries, full, local);
@@ -205,6 +210,20 @@ fn laguna(keys: &GgufKeys<'_>, entries: &mut GgufMap, layers: u64) -> Result<(),
             ("num_attention_heads_per_layer", Value::List(heads)),
         ],
     );
+    Ok(())
+}
+
+fn mellum(keys: &GgufKeys<'_>, entries: &mut GgufMap, layers: u64) -> Result<(), ConfigError> {
+    keys.always_renormalises()?;
+    let windows = match keys.whole("attention.sliding_window")?.unwrap_or(0) {
+        0 => vec![false; layers as usize],
+        _ => keys.windowed(layers, 4, false)?,
+    };
+    let full = keys.scaled_rope(entries, None)?;
+    let theta = full.get("rope_theta").and_then(Value::as_f64).unwrap_or(10_000.0);
+    let local = keys.rope(("rope.freq_base_swa", theta), None)?;
+    add_kinds(entries, &windows, KINDS);
+    add_ropes(entries, full, local);
     Ok(())
 }
 
@@ -295,7 +314,11 @@ fn mimo(keys: &GgufKeys<'_>, entries: &mut GgufMap, layers: u64) -> Result<(), C
 
 impl GgufKeys<'_> {
     /// A number that layers without and with a window have in common.
-    fn by_kind(&self, key: &str, windows: &[bool]) -> Result<[Option<u64>; 2], ConfigError> {
+    pub(super) fn by_kind(
+        &self,
+        key: &str,
+        windows: &[bool],
+    ) -> Result<[Option<u64>; 2], ConfigError> {
         let all = self.wholes_of_layers(key, windows.len() as u64)?.unwrap_or_default();
         let mut kinds = [None; 2];
         for (number, windowed) in all.into_iter().zip(windows) {
@@ -307,6 +330,22 @@ impl GgufKeys<'_> {
             *kind = Some(number);
         }
         Ok(kinds)
+    }
+
+    /// The rotary embedding of layers without a window, with its scaling.
+    fn scaled_rope(
+        &self,
+        entries: &mut GgufMap,
+        rotated: Option<&str>,
+    ) -> Result<GgufMap, ConfigError> {
+        let mut full = self.rope(("rope.freq_base", 10_000.0), rotated)?;
+        if let Some(Value::Map(scaling)) = entries.remove("rope_scaling") {
+            full.extend(scaling);
+            if let Some(factor) = self.get("rope.scaling.yarn_attn_factor")? {
+                full.insert("attention_factor".to_owned(), factor.clone());
+            }
+        }
+        Ok(full)
     }
 
     /// A rotary embedding, by the key of its base and that of its rotated elements.

@@ -39,6 +39,7 @@ const LATENT: LatentSpec = LatentSpec {
     rotated: 2,
     value_dim: 3,
     eps: 1e-6,
+    key_norm: false,
     latent_scale: 1.0,
     scale: 1.0,
     rope: Some(0),
@@ -46,6 +47,7 @@ const LATENT: LatentSpec = LatentSpec {
     sinks: false,
     split: false,
     temperature: None,
+    window: None,
     sparse: None,
 };
 

@@ -2,7 +2,7 @@
 
 use super::TensorSpec;
 use crate::role::Role;
-use crate::spec::{AttentionSpec, LatentGates, LatentSpec, QkNorm};
+use crate::spec::{AttentionSpec, LatentSpec, QkNorm};
 
 pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> {
     let q = spec.q_width();
@@ -92,7 +92,8 @@ pub(super) fn latent(spec: &LatentSpec, hidden: usize) -> Vec<TensorSpec> {
                     all.map(|(role, rows)| TensorSpec::matrix(role, rows, hidden))
                 }));
                 tensors.push(TensorSpec::vector(Role::QueryDownNorm, query_rank));
-                tensors.push(TensorSpec::matrix(Role::QueryUp, queries, query_rank));
+                let (rows, cols) = spec.query_up(query_rank);
+                tensors.push(TensorSpec::matrix(Role::QueryUp, rows, cols));
                 tensors.extend(spec.indexer().map(|indexer| {
                     TensorSpec::matrix(Role::IndexQuery, indexer.width(), query_rank)
                 }));
@@ -100,6 +101,7 @@ pub(super) fn latent(spec: &LatentSpec, hidden: usize) -> Vec<TensorSpec> {
             }
         };
     tensors.push(TensorSpec::vector(Role::KvDownNorm, rank));
+    tensors.extend(spec.key_norm.then(|| TensorSpec::vector(Role::LatentKeyNorm, spec.rotated)));
     tensors.extend(spec.indexer().into_iter().flat_map(|indexer| {
         let role = Role::IndexPoolBias;
         let rows = indexer.group;
@@ -116,7 +118,7 @@ pub(super) fn latent(spec: &LatentSpec, hidden: usize) -> Vec<TensorSpec> {
     } else {
         tensors.push(TensorSpec::matrix(Role::KvUp, spec.heads * spec.head_rows(), rank));
     }
-    if spec.gates != LatentGates::None {
+    if spec.has_gate_matrix() {
         tensors.push(TensorSpec::matrix(Role::OutputGate, spec.gate_rows(), hidden));
     }
     tensors.push(TensorSpec::matrix(Role::Output, hidden, spec.value_width()));

@@ -4,7 +4,7 @@ use sws_format::PieceKind;
 
 use super::TensorSpec;
 use crate::role::Role;
-use crate::spec::ModelSpec;
+use crate::spec::{LayerSpec, ModelSpec, NormGates};
 
 /// A branch of a layer, in models with several residual streams or kept states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,14 @@ impl Site {
         }
     }
 
-    /// The roles of the norm of streams, and of the matrices to and from the latent of their gates.
+    /// The reads of the gates of the normed state before the branch.
+    pub(super) fn gates_of(self, layer: &LayerSpec, hidden: usize) -> Vec<TensorSpec> {
+        let Some(rank) = layer.norm_gates.of(self) else { return Vec::new() };
+        let [_, down, up] = self.gates();
+        vec![TensorSpec::matrix(down, rank, hidden), TensorSpec::matrix(up, hidden, rank)]
+    }
+
+    /// The roles of the norm of streams, and of the matrices to and from the latent of gates.
     pub(crate) const fn gates(self) -> [Role; 3] {
         match self {
             Site::Mixer => [Role::MixerStreamsNorm, Role::MixerStreamsDown, Role::MixerStreamsUp],
@@ -94,5 +101,15 @@ impl Site {
             TensorSpec::vector(base, streams.weights()),
             TensorSpec::vector(scale, streams.scales()),
         ]
+    }
+}
+
+impl NormGates {
+    /// Elements of the latent of the gates before a branch, if it has gates.
+    pub(crate) const fn of(self, site: Site) -> Option<usize> {
+        match site {
+            Site::Mixer => self.mixer,
+            Site::Ffn => self.ffn,
+        }
     }
 }

@@ -65,6 +65,8 @@ pub struct AttentionExtras {
     pub blocks: Option<BlocksSpec>,
     /// Numbers added to scores by the distance between a query and a key (Inkling).
     pub distances: Option<DistanceSpec>,
+    /// True if the outputs of each head are normed, without weights, before their gates (Muse Spark).
+    pub output_norm: bool,
     /// Cap of scores, which become cap · tanh(score / cap) (Gemma 2).
     pub soft_cap: Option<f32>,
 }

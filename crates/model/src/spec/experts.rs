@@ -1,6 +1,6 @@
 //! Mixtures of experts and their routers.
 
-use super::{MlpSpec, SharedSpec};
+use super::{MlpSpec, Norm, SharedSpec};
 
 /// A mixture of experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,11 +30,23 @@ pub struct MoeSpec {
     /// Size of a projection of the normed state that routed experts read. Another matrix projects
     /// the sum of their outputs back. `None` if experts read the state itself.
     pub latent: Option<usize>,
-    /// True if the sum of the outputs is normed before that matrix, with the kind of the layer's
-    /// norm.
-    pub latent_norm: bool,
+    /// The norm of that projection.
+    pub latent_input: Option<Norm>,
+    /// The norm of outputs before that matrix.
+    pub latent_norm: LatentNorm,
     /// True if the sum of the experts is added to the state at the end of the next layer.
     pub added_later: bool,
+}
+
+/// The norm of the outputs of experts that read a projection of the state.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum LatentNorm {
+    /// None.
+    None,
+    /// That of the layer, of the sum of the outputs.
+    OfSum,
+    /// Of each output, before it is multiplied by its weight. All experts share the weights.
+    OfEach(Norm),
 }
 
 /// The rule that turns the router's logits into a choice of experts and their weights.
@@ -93,12 +105,14 @@ pub enum Renormalise {
 }
 
 /// The function that turns a router's logits into scores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RouterScores {
     /// The softmax over all experts.
     Softmax,
     /// The sigmoid of each logit.
     Sigmoid,
+    /// The sigmoid of each logit times this number.
+    SigmoidOfScaled(f32),
     /// √(ln(1 + e^logit)) of each logit.
     RootSoftplus,
     /// The sigmoid of each logit. Experts are ranked by the logits themselves.
@@ -156,7 +170,8 @@ impl MoeSpec {
             weighted_inputs: false,
             shared: None,
             latent: None,
-            latent_norm: false,
+            latent_input: None,
+            latent_norm: LatentNorm::None,
             added_later: false,
         }
     }

@@ -22,6 +22,8 @@ pub struct LatentSpec {
     pub value_dim: usize,
     /// Eps of the norms of both latents.
     pub eps: f32,
+    /// True if the rotated part of a key is normed before it is rotated.
+    pub key_norm: bool,
     /// The factor applied to normed latents.
     pub latent_scale: f32,
     /// The factor applied to products of queries and keys.
@@ -37,6 +39,9 @@ pub struct LatentSpec {
     /// True if keys and values have a matrix each, and that of keys is stored with the rows and
     /// columns of each head exchanged.
     pub split: bool,
+    /// Number of most recent positions that a query sees, itself included; None means all. The
+    /// latents of all positions are kept.
+    pub window: Option<usize>,
     /// The selection of positions that a query sees; None means all.
     pub sparse: Option<SparseSpec>,
 }
@@ -50,6 +55,10 @@ pub enum LatentGates {
     PerHead,
     /// One for each element of a value.
     PerElement,
+    /// One for each element of a value, computed by the matrix of queries. For each head it has the
+    /// rows of the query, then those of the gates. Its columns multiply the normed latent query,
+    /// then the latent query before the norm.
+    WithQueries,
 }
 
 /// Positions that a query of latent attention sees: the best by the scores of an indexer, larger
@@ -101,7 +110,29 @@ impl LatentSpec {
         match self.gates {
             LatentGates::None => 0,
             LatentGates::PerHead => self.heads,
-            LatentGates::PerElement => self.value_width(),
+            LatentGates::PerElement | LatentGates::WithQueries => self.value_width(),
+        }
+    }
+
+    /// True if gates have a matrix of their own.
+    pub(crate) fn has_gate_matrix(&self) -> bool {
+        matches!(self.gates, LatentGates::PerHead | LatentGates::PerElement)
+    }
+
+    /// Rows and columns of the matrix from a latent query of this many elements.
+    pub(crate) fn query_up(&self, rank: usize) -> (usize, usize) {
+        match self.gates {
+            LatentGates::WithQueries => (self.query_width() + self.value_width(), 2 * rank),
+            _ => (self.query_width(), rank),
+        }
+    }
+
+    /// Elements per position in the buffer for gates: the gates, after the products of queries and
+    /// gates if they share a matrix.
+    pub(crate) fn gate_room(&self) -> usize {
+        match (self.gates, self.query_rank) {
+            (LatentGates::WithQueries, Some(rank)) => self.query_up(rank).0 + self.gate_rows(),
+            _ => self.gate_rows(),
         }
     }
 

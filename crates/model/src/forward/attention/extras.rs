@@ -191,6 +191,15 @@ pub(super) fn before_norms(
     }
 }
 
+/// Norms the outputs of heads.
+pub(super) fn norm_outputs(context: &MixerContext<'_>, spec: &AttentionSpec, qkv: &mut Qkv<'_>) {
+    if spec.extras.output_norm {
+        let (dim, eps) = (spec.value_dim, context.norm.eps());
+        let outputs = &mut qkv.mixed[..context.tokens() * spec.output_width()];
+        by_rows(outputs, dim, |_, x| rms_norm(context.tier, x, dim, NormWeight::None, eps));
+    }
+}
+
 /// The columns for distance biases: [rank, distances]; empty without such biases.
 pub(super) fn columns<'w>(
     context: &MixerContext<'_>,

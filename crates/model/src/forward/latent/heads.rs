@@ -219,7 +219,7 @@ impl Heads<'_> {
 
     /// Attends with the queries of some heads, to the latents of each sequence.
     fn attend(&mut self, heads: Range<usize>) {
-        let &LatentSpec { rank, scale, sparse, .. } = self.spec;
+        let &LatentSpec { rank, scale, window, sparse, .. } = self.spec;
         let count = heads.len();
         let width = self.spec.width();
         let place = self.place(&heads);
@@ -231,7 +231,7 @@ impl Heads<'_> {
                 key_dim: width,
                 value_dim: rank,
                 scale,
-                window: None,
+                window,
                 aligned: false,
                 soft_cap: None,
                 sinks: self.sinks.map(|sinks| &sinks[heads.clone()]),
@@ -286,7 +286,7 @@ impl Heads<'_> {
 }
 
 /// The first `count` packed inputs, which are added if necessary.
-fn packs(inputs: &mut Vec<PackedInput>, count: usize) -> &mut [PackedInput] {
+pub(super) fn packs(inputs: &mut Vec<PackedInput>, count: usize) -> &mut [PackedInput] {
     if inputs.len() < count {
         inputs.resize_with(count, PackedInput::new);
     }
@@ -343,10 +343,12 @@ mod tests {
             rotated: 2,
             value_dim: 3,
             eps: 1e-6,
+            key_norm: false,
             latent_scale: 1.0,
             scale: 1.0,
             rope: Some(0),
             split: false,
+            window: None,
             sparse: None,
         };
         let tokens = 5;

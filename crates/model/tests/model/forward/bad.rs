@@ -157,6 +157,27 @@ fn configurations() {
         ("bailing_moe_v2", "rotary_dim", json!("ten"), "`rotary_dim` is \"ten\""),
         ("bailing_moe_v2", "topk_group", json!(5), "and 5 of 4 groups have no 2 experts to choose"),
         ("bailing_hybrid_unbounded", "layer_group_size", json!(3), "supported: a divisor of the number of layers"),
+        ("axk1", "q_lora_rank", json!(null), "has no `q_lora_rank`"),
+        ("axk1", "n_group", json!(2), "2 for `n_group`, and 9 experts cannot be divided into 2 such groups"),
+        ("axk2", "n_group", json!(7), "`n_group` = 7 in a model of type `axk2`, which is not supported; supported: null, one group of experts"),
+        ("axk2", "gated_norm_rank", json!(0), "`gated_norm_rank`, which must be at least 1"),
+        ("axk2", "index_head_dim", json!(4), "4 for `index_head_dim`, which is less than the 6 elements that are rotated"),
+        ("dots3_note", "swa_head_dim", json!(17), "17 for `swa_head_dim`, and a head in a window must be its two parts"),
+        ("dots3_note", "swa_num_key_value_heads", json!(2), "where windows must have as many key heads as heads"),
+        ("dots3_note", "num_key_value_heads", json!(1), "1 for `num_key_value_heads`, where there are 3 heads"),
+        ("dots3_note", "moe_layer_freq", json!([0, 1]), "`moe_layer_freq`, of 2 entries for 5 layers"),
+        ("dots3_note", "layer_types", json!(["full_attention"]), "`layer_types`, of 1 entries for 5 layers"),
+        ("dots3_note", "layer_types", json!(["conv", "conv", "conv", "conv", "conv"]), "supported: indexed_attention and sliding_attention"),
+        ("dots3_note", "per_layer_config", json!({"1": {"q_lora_rank": 3}}), "the same entries for all layers of a kind"),
+        ("dots3_note", "per_layer_config", json!(7), "`per_layer_config` is 7 instead of an object"),
+        ("dots3_note", "rope_scaling", json!({"rope_type": "linear", "factor": 2.0}), "supported: no scaling, and the share"),
+        ("dots3_note", "swa_rope_theta", json!(1e-300), "`swa_rope_theta`, which must be a number above 0"),
+        ("lfm3", "layer_types", json!(["conv", "mamba", "conv", "conv", "conv", "conv"]), "supported: conv, full_attention and sliding_attention"),
+        ("lfm3", "layer_types", json!(["conv"]), "`layer_types`, of 1 entries for 6 layers"),
+        ("lfm3", "sliding_window", json!(null), "with sliding attention, and no `sliding_window` is in use"),
+        ("lfm3", "conv_L_cache", json!(9), "supported: up to 8"),
+        ("lfm3", "rope_parameters", json!({"full_attention": {"rope_type": "default"}}), "has no `sliding_attention`"),
+        ("lfm3", "rope_scaling", json!({"rope_type": "linear", "factor": 2.0}), "supported: null"),
         ("longcat_flash", "zero_expert_num", json!(65_536), "65536 for `zero_expert_num`, and no router has so many rows"),
         ("longcat_flash", "zero_expert_num", json!("three"), "`zero_expert_num` is \"three\" instead of a whole number"),
         ("longcat_flash", "zero_expert_type", json!("drop"), "`zero_expert_type` = \"drop\""),
@@ -324,6 +345,29 @@ fn inputs_of_layers() {
         ("model.per_layer_projection_norm.weight", Change::Type(Dtype::I16), "is stored as I16"),
     ];
     changed("gemma4_text_inputs", cases);
+}
+
+#[test]
+fn parts_of_new_families() {
+    #[rustfmt::skip]
+    changed("axk1", [
+        ("model.layers.2.mlp.gate.e_score_correction_bias", Change::Drop, "`model.layers.2.mlp.gate.e_score_correction_bias`"),
+        ("model.layers.1.post_mlp_layernorm.weight", Change::Drop, "`model.layers.1.post_mlp_layernorm.weight`"),
+    ]);
+    #[rustfmt::skip]
+    changed("axk2", [
+        ("model.layers.1.input_layernorm.W_down.weight", Change::Shape(&[40, 5]), "has the shape [40, 5] where the configuration asks for [5, 40]"),
+        ("model.layers.2.post_attention_layernorm.W_up.weight", Change::Drop, "`model.layers.2.post_attention_layernorm.W_up.weight`"),
+    ]);
+    #[rustfmt::skip]
+    changed("dots3_note", [
+        ("model.layers.1.self_attn.k_rope_only_layernorm.weight", Change::Shape(&[2, 2]), "has the shape [2, 2] where the configuration asks for [4]"),
+    ]);
+    #[rustfmt::skip]
+    changed("muse_spark", [
+        ("model.language_model.layers.1.post_attention_residual_gate.gate", Change::Drop, "`model.language_model.layers.1.post_attention_residual_gate.gate`"),
+        ("model.language_model.layers.2.mlp.pre_expert_norm.weight", Change::Drop, "`model.language_model.layers.2.mlp.pre_expert_norm.weight`"),
+    ]);
 }
 
 #[test]

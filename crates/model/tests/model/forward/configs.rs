@@ -87,7 +87,7 @@ const MAY_BE_MISSING: &[(&str, &[Meaning])] = &[
     ("quantization_config.zero_point", &[Same]),
     // Nothing is scaled where nothing is said. Sections are those of images.
     ("rope_parameters.*[default].partial_rotary_factor", &[Same, Other]),
-    ("rope_parameters.*[default].rope_theta", &[Same]),
+    ("rope_parameters.*[default].rope_theta", &[Same, Other]),
     ("rope_parameters.*[default].rope_type", &[Same]),
     ("rope_parameters[default].mrope_interleaved", &[Same]),
     ("rope_parameters[default].mrope_section", &[Same]),

@@ -38,6 +38,13 @@ fn changed(golden: &str, changes: &[Change]) -> Value {
     config
 }
 
+/// The sizes of dots3-note's windows, as transformers writes them.
+fn windows_of_dots3() -> Value {
+    let sizes = json!({"num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 21, "kv_lora_rank": 27,
+        "head_dim": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 4, "v_head_dim": 10});
+    json!({"1": sizes, "2": sizes, "4": sizes})
+}
+
 #[test]
 fn spellings_that_describe_the_same_model() {
     let absent = || json!(ABSENT);
@@ -84,6 +91,21 @@ fn spellings_that_describe_the_same_model() {
             &[("rope_scaling.mscale", absent()), ("rope_scaling.mscale_all_dim", absent())]),
         ("deepseek_v2", &[("rope_scaling.beta_fast", json!(0)), ("rope_scaling.beta_slow", json!(0))], &[]),
         ("afmoe", &[("layer_types", absent())], &[]),
+        // The entries of the language model beside those of the model around it, and old names of them.
+        ("dots3_note", &[("model_type", json!("dots3_note")), ("text_config", json!(null))],
+            &[("model_type", json!("dots3_note")), ("text_config", json!({"model_type": "dots3_note_text"}))]),
+        ("dots3_note", &[("use_dsa", absent()), ("first_k_dense_replace", absent())], &[]),
+        ("dots3_note", &[("use_dsa", json!(false))], &[("use_dsa", absent()), ("per_layer_config", windows_of_dots3()),
+            ("rope_parameters", json!({"full_attention": {"rope_theta": 10000.0}, "sliding_attention": {"rope_theta": 500.0}}))]),
+        ("dots3_note", &[("sliding_window_size", absent()), ("sliding_window", json!(8))], &[]),
+        ("dots3_note", &[("moe_layer_freq", json!(1))], &[]),
+        ("lfm3", &[("rope_parameters", absent())], &[]),
+        ("lfm3", &[("use_attention_gate", absent()), ("use_sandwich_norm", json!(null))], &[]),
+        ("lfm3_plain", &[("attention_bias", absent()), ("num_hidden_layers", json!(5)), ("layer_types", absent())],
+            &[("attention_bias", json!(false)), ("num_hidden_layers", json!(5)), ("layer_types",
+                json!(["conv", "conv", "full_attention", "conv", "sliding_attention"]))]),
+        ("muse_glimmer", &[("text_config.layer_types", absent()), ("text_config.layer_rope_theta", absent())], &[]),
+        ("muse_spark", &[("text_config.routed_scaling_factor", absent()), ("text_config.post_norm_eps", absent())], &[]),
         ("laguna", &[("gating", json!("per-head"))], &[]),
         ("cohere2_moe", &[], &[("layer_types", json!(["full_attention", "sliding_attention", "full_attention",
             "sliding_attention", "full_attention"]))]),
@@ -233,6 +255,13 @@ fn options_that_are_refused() {
         ("gemma4_text", &[("num_attention_heads", json!(65_536)), ("global_head_dim", json!(4096))],
             "4096 for `global_head_dim`, with which heads are wider than those of any model"),
         ("mellum", &[("rope_scaling", json!({"type": "linear", "factor": 2}))], "`rope_scaling` = an object"),
+        ("muse_glimmer", &[("text_config.layer_rope_theta", json!([0, 1]))], "`layer_rope_theta`, of 2 entries for 5 layers"),
+        ("muse_glimmer", &[("text_config.layer_rope_theta", json!([0, 77.0, 0, 0, 0]))], "supported: 0, or the base of all layers"),
+        ("muse_glimmer", &[("text_config.post_norm_eps", json!(-1))], "`post_norm_eps`, which must be a number above 0"),
+        ("muse_glimmer", &[("text_config.final_logit_softcapping", json!(0))], "`final_logit_softcapping`, which must be a number above 0"),
+        ("muse_spark", &[("text_config.moe_hidden_size", json!(0))], "`moe_hidden_size`, which must be at least 1"),
+        ("muse_spark", &[("text_config.residual_gate_temperature", json!(0))], "`residual_gate_temperature`, which must be a number above 0"),
+        ("muse_spark", &[("text_config.mlp_layer_types", json!(["sparse"]))], "`mlp_layer_types`, of 1 entries for 5 layers"),
         ("bailing_hybrid", &[("kda_lower_bound", json!(ABSENT)), ("kda_safe_gate", json!(ABSENT)), ("no_kda_lora", json!(ABSENT))],
             "has no `kda_lower_bound`"),
         ("glm5_next", &[("text_config.index_kpool", json!(5))], "5 for `index_kpool`, and 12 positions are not a multiple of 5"),

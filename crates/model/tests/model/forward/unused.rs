@@ -3,9 +3,11 @@
 use safetensors::Dtype;
 use serde_json::json;
 use sws_format::{Manifest, open_checkpoint};
-use sws_model::{LeftOut, ModelSpec, UnusedPart};
+use sws_model::{CausalLm, LeftOut, ModelSpec, UnusedPart};
 use sws_testing::gguf::{Key, converted};
 use sws_testing::goldens::{Tensors, change, golden_dir, runnable_from, variants};
+
+use crate::forward::support::{Fixture, Recorder};
 
 /// The names of the unused tensors that may be those of another model, and then those of the others.
 fn unused(manifest: &Manifest, spec: &ModelSpec) -> [Vec<String>; 2] {
@@ -94,6 +96,16 @@ fn every_tensor_that_is_left_out_is_named() {
             ],
         ),
         (
+            "axk1",
+            &["model.layers.0.post_mlp_layernorm.weight"],
+            &[(UnusedPart::Needless, "model.layers.0.post_mlp_layernorm.weight", 1)],
+        ),
+        (
+            "deepseek_v3",
+            &["model.layers.2.post_mlp_layernorm.weight"],
+            &[(UnusedPart::Unknown, "model.layers.2.post_mlp_layernorm.weight", 1)],
+        ),
+        (
             "deepseek_v4",
             &["layers.1.ffn.gate.bias_vl"],
             &[
@@ -112,6 +124,28 @@ fn every_tensor_that_is_left_out_is_named() {
             expected.iter().map(|(part, names, count)| (*part, (*names).to_owned(), *count));
         assert_eq!(found, owned.collect::<Vec<_>>(), "{golden}");
     }
+}
+
+/// Published weights of A.X K1 have no corrections, which are then zero.
+#[test]
+fn corrections_may_be_absent_from_all_layers() {
+    let logits = |change: &dyn Fn(&mut Tensors)| {
+        let copy = with("axk1", &[]);
+        let path = copy.path().join("model.safetensors");
+        let mut tensors = Tensors::read(&path);
+        change(&mut tensors);
+        tensors.write(&path);
+        let mut seen = Recorder::default();
+        Fixture::at(copy.path()).session().score(&[3, 1, 4, 1, 5, 92], &mut seen).unwrap();
+        seen.logits
+    };
+    let is_correction = |name: &str| name.ends_with("e_score_correction_bias");
+    let zeros = logits(&|tensors| {
+        let corrections = tensors.0.iter_mut().filter(|(name, _)| is_correction(name));
+        corrections.for_each(|(_, (_, _, bytes))| bytes.fill(0));
+    });
+    assert_eq!(logits(&|tensors| tensors.0.retain(|name, _| !is_correction(name))), zeros);
+    assert_ne!(logits(&|_| ()), zeros);
 }
 
 /// They say that the model is another one than that which would be computed.
