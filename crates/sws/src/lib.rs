@@ -153,7 +153,7 @@ pub use warning::Warning;
 pub use sws_cache::policy::PolicyKind;
 pub use sws_engine::{
     Counters, Gauge, HitBasis, HitCurve, Metrics, PerToken, Plan, PlanError, PlanOptions, Planner,
-    RamBudget, SpeculativeWeightStreamer, StandInUse, Waiter, Witness,
+    RamBudget, SlotClass, SpeculativeWeightStreamer, StandInUse, Waiter, Witness,
 };
 pub use sws_format::Progress;
 pub use sws_format::{

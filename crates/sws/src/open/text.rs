@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sws_engine::RamBudget;
 use sws_format::Clock;
-use sws_text::{ChatPrompt, ChatTemplate, ReplyFormat, Tokenizer};
+use sws_text::{ChatPrompt, ChatTemplate, Detokenizer, Position, ReplyFormat, Tokenizer};
 
 use crate::error::Lacking;
 use crate::open::process;
@@ -122,6 +122,16 @@ impl TextCodec {
     pub fn encode(&self, model: &Model, text: &str, special: bool) -> Result<Vec<u32>> {
         let tokenizer = self.tokenizer.as_ref().ok_or_else(|| model.error(Lacking::Tokenizer))?;
         tokenizer.encode(text, special).map_err(|e| model.error(e))
+    }
+
+    /// Decodes the tokens of a text at a position. Special tokens have no text.
+    pub fn decode(&self, model: &Model, tokens: &[u32], position: Position) -> Result<String> {
+        let tokenizer = self.tokenizer.as_ref().ok_or_else(|| model.error(Lacking::Tokenizer))?;
+        let mut detokenizer = Detokenizer::new(tokenizer, position, true);
+        let mut text = String::new();
+        tokens.iter().for_each(|&token| detokenizer.push(token, &mut text));
+        detokenizer.finish(&mut text);
+        Ok(text)
     }
 
     /// Encodes the output of a chat template.

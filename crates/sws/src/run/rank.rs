@@ -19,7 +19,7 @@ pub struct Rank {
 
 impl Rank {
     /// Ranks a token by the logits of all tokens, with the `top` most likely ones.
-    pub(crate) fn of(logits: &[f32], token: u32, top: usize) -> Rank {
+    pub fn of(logits: &[f32], token: u32, top: usize) -> Rank {
         let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum: f64 = logits.iter().map(|&logit| f64::from(exp(logit - largest))).sum();
         let log = ln1p64(sum - 1.0);

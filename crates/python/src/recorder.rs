@@ -1,0 +1,85 @@
+//! Routes and logits of passes.
+
+use sws::{Cancel, ModelSpec, Observer, Pass, Routed, SourceError};
+use sws_cache::Trace;
+use sws_cache::history::HistoryShape;
+
+use crate::score::Ranks;
+
+/// Observer that records what was asked for.
+pub(crate) struct Recorder {
+    cancel: Cancel,
+    /// Index of each layer among those with experts; `None` for the others.
+    places: Vec<Option<usize>>,
+    /// Experts of the pass in progress, by layer.
+    experts: Vec<Vec<u32>>,
+    /// `None` if routes were not asked for, and in a model without experts.
+    pub(crate) routes: Option<Trace>,
+    /// [rows, vocab]; `None` if logits were not asked for.
+    pub(crate) logits: Option<Vec<f32>>,
+    /// Probabilities of the tokens; `None` if they were not asked for.
+    pub(crate) ranks: Option<Ranks>,
+}
+
+impl Recorder {
+    /// Records nothing yet. Its passes end at the next layer once they are cancelled.
+    pub(crate) fn new(cancel: &Cancel) -> Recorder {
+        Recorder {
+            cancel: cancel.clone(),
+            places: Vec::new(),
+            experts: Vec::new(),
+            routes: None,
+            logits: None,
+            ranks: None,
+        }
+    }
+
+    /// Records routes, if the model has experts.
+    pub(crate) fn with_routes(mut self, spec: &ModelSpec) -> Recorder {
+        let mut layers = 0;
+        self.places = Vec::with_capacity(spec.layers.len());
+        for layer in &spec.layers {
+            self.places.push(layer.moe().map(|_| layers));
+            layers += usize::from(layer.moe().is_some());
+        }
+        self.experts = vec![Vec::new(); layers];
+        let experts = spec.moes().map(|moe| moe.experts).max().unwrap_or(0);
+        let shape = HistoryShape { layers, experts, top_k: spec.max_top_k() };
+        self.routes = Trace::new(shape).ok();
+        self
+    }
+
+    /// Records logits.
+    pub(crate) fn with_logits(mut self) -> Recorder {
+        self.logits = Some(Vec::new());
+        self
+    }
+}
+
+impl Observer for Recorder {
+    fn layer_begins(&mut self, _: &Pass, _: usize, _: &[f32]) -> Result<(), SourceError> {
+        match self.cancel.is_cancelled() {
+            true => Err("the pass was cancelled".into()),
+            false => Ok(()),
+        }
+    }
+
+    fn routed(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
+        let Some(trace) = &mut self.routes else { return Ok(()) };
+        let Some(Some(place)) = self.places.get(layer).copied() else { return Ok(()) };
+        self.experts[place].clone_from(&routed.choices);
+        if place + 1 == self.experts.len() {
+            trace.push(&pass.tokens, &self.experts)?;
+        }
+        Ok(())
+    }
+
+    fn logits(&mut self, first: usize, logits: &[f32]) {
+        if let Some(all) = &mut self.logits {
+            all.extend_from_slice(logits);
+        }
+        if let Some(ranks) = &mut self.ranks {
+            ranks.take(first, logits);
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Several texts in shared passes, as an iterator of Python.
+
+use std::sync::{Arc, Mutex};
+
+use pyo3::prelude::*;
+use sws::{Cancel, End, Generated, LoadedModel, Request};
+
+use crate::raised;
+use crate::worker::{ModelThread, PendingSteps, Step, lock};
+
+/// A text that is over, with its number among the prompts.
+#[pyclass(frozen, get_all, name = "Generated", module = "sws")]
+pub(crate) struct PyGenerated {
+    number: usize,
+    text: String,
+    tokens: Vec<u32>,
+    /// The reason of its end.
+    end: String,
+}
+
+type TextsSteps = PendingSteps<(usize, Result<Generated, String>), ()>;
+
+/// Several texts that are being generated.
+#[pyclass(frozen, name = "Texts", module = "sws")]
+pub(crate) struct PyTexts {
+    /// `None` once all texts are over. Locked without the lock of the interpreter.
+    steps: Mutex<Option<TextsSteps>>,
+}
+
+impl PyTexts {
+    /// Begins the texts. Called without the lock of the interpreter.
+    pub(crate) fn begin(worker: &Arc<ModelThread>, requests: Vec<Request>) -> PyResult<PyTexts> {
+        let cancel = Cancel::new();
+        let cancelled = cancel.clone();
+        let steps = worker.begin(&cancel, move |model: &mut LoadedModel, asked| {
+            let mut texts = model.generate_all(requests)?.cancelled_by(cancelled.clone());
+            asked.begun();
+            while asked.is_wanted() {
+                let Some((number, made)) = texts.next() else { break };
+                asked.item((number, made.map_err(|error| error.to_string())));
+            }
+            // Texts that nobody waits for end.
+            cancelled.cancel();
+            texts.for_each(drop);
+            Ok(())
+        })?;
+        Ok(PyTexts { steps: Mutex::new(Some(steps)) })
+    }
+
+    fn advance(&self) -> PyResult<Option<PyGenerated>> {
+        let mut steps = lock(&self.steps);
+        let Some(running) = &*steps else { return Ok(None) };
+        match running.next() {
+            Ok(Step::Item((number, Ok(made)))) => {
+                let Generated { text, tokens, end, .. } = made;
+                Ok(Some(PyGenerated { number, text, tokens, end: end_name(end) }))
+            }
+            // The others go on, and are read by further calls.
+            Ok(Step::Item((number, Err(sentence)))) => {
+                Err(raised(format!("text {number}: {sentence}")))
+            }
+            Ok(Step::Failed(sentence)) => {
+                *steps = None;
+                Err(raised(sentence))
+            }
+            Ok(Step::Begun | Step::Over(())) => {
+                *steps = None;
+                Ok(None)
+            }
+            Err(signal) => {
+                *steps = None;
+                Err(signal)
+            }
+        }
+    }
+}
+
+#[pymethods]
+impl PyTexts {
+    fn __iter__(texts: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        texts
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<PyGenerated>> {
+        py.detach(|| self.advance())
+    }
+}
+
+#[pymethods]
+impl PyGenerated {
+    fn __str__(&self) -> String {
+        self.text.clone()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Generated(number={}, text={:?}, end={:?})", self.number, self.text, self.end)
+    }
+}
+
+/// The name of an end in JSON.
+pub(crate) fn end_name(end: End) -> String {
+    let json = serde_json::to_value(end);
+    json.ok().and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default()
+}
