@@ -170,7 +170,7 @@ pub(crate) fn agrees(sketch: &Path, whole: &Path) -> Result<bool, HubError> {
     }
     let read = |file: &File, path, range: &Range<u64>| {
         let mut bytes = vec![0; (range.end - range.start) as usize];
-        read_exact_at(&file, &mut bytes, range.start)
+        read_exact_at(file, &mut bytes, range.start)
             .map(|()| bytes)
             .map_err(|e| HubError::read(path, e))
     };

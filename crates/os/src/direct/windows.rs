@@ -71,7 +71,7 @@ fn overlapped(file: &File, event: &OwnedHandle, into: &mut [u8], offset: u64) ->
     state.Anonymous.Anonymous.Offset = offset as u32;
     state.Anonymous.Anonymous.OffsetHigh = (offset >> 32) as u32;
     state.hEvent = event.as_raw_handle();
-    let len = u32::try_from(into.len()).unwrap_or(u32::MAX & !0xfff);
+    let len = u32::try_from(into.len()).unwrap_or(!0xfff);
     let in_flight = NOW.fetch_add(1, Ordering::SeqCst) + 1;
     MOST.fetch_max(in_flight, Ordering::SeqCst);
     // SAFETY: `into` and `state` outlive the read: this function returns once it has completed, which

@@ -57,7 +57,7 @@ impl SystemMemory {
 
 /// Name of the processor, as its maker has it.
 pub fn processor() -> Option<String> {
-    if cfg!(windows) {
+    if cfg!(not(target_os = "linux")) {
         return std::env::var("PROCESSOR_IDENTIFIER").ok();
     }
     let told = std::fs::read_to_string("/proc/cpuinfo").ok()?;
@@ -70,6 +70,9 @@ pub const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
 /// Where the kernel uses huge pages: `always`, `madvise` or `never`. `None` in a kernel without them.
 pub fn huge_pages() -> Option<String> {
+    if cfg!(not(target_os = "linux")) {
+        return None;
+    }
     let text = std::fs::read_to_string(HUGE_PAGES).ok()?;
     Some(text.split(['[', ']']).nth(1).unwrap_or("unknown").to_owned())
 }
