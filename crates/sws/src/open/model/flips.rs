@@ -116,7 +116,7 @@ fn flip(dir: &Path, cache: Option<&Path>, flips: usize, random: &mut Random) -> 
         let mut byte = [0];
         read_exact_at(&file, &mut byte, at).unwrap();
         let put = |file: &File, byte: u8| {
-            write_all_at(&file, &[byte], at).unwrap();
+            write_all_at(file, &[byte], at).unwrap();
             file.set_modified(about.modified().unwrap()).unwrap();
         };
         put(&file, byte[0] ^ 1 << bit);
