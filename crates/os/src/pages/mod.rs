@@ -1,4 +1,4 @@
-//! ReservedPages of memory that are reserved at once and taken as they are needed.
+//! Pages of memory that are reserved at once and taken as they are needed.
 
 #[cfg(unix)]
 mod unix;
