@@ -100,7 +100,11 @@ fn checked(scenario: &Scenario, model: &mut SimulatedModel) -> Result<(Outcome, 
             continue;
         }
         let alone = model.alone(&told.text)?;
-        ensure!(told.is_as(&alone), "text {} has other bits than alone", told.text.number);
+        ensure!(
+            told.is_as(&alone),
+            "text {} has other bits than alone: {told:?}, {alone:?}",
+            told.text.number
+        );
         for altered in told.altered() {
             ensure!(!altered.is_as(&alone), "a bit of another value is not found");
         }

@@ -129,14 +129,16 @@ fn text(r: &mut Random, number: usize, vocab: usize) -> PlannedText {
     let len = 1 + r.below(LONGEST_PROMPT);
     let prompt = (0..len).map(|_| r.below(vocab as u64) as u32).collect();
     let new = 1 + r.below(MOST_NEW) as usize;
+    let certified = r.chance(200);
     let text = Text {
         number,
         prompt,
         new,
-        certified: r.chance(200),
+        certified,
         ranked: r.chance(300),
         forked: false,
-        leaves_after: r.chance(150).then(|| 1 + r.below(new as u64) as usize),
+        // A certificate of a part is another one than of the whole.
+        leaves_after: (!certified && r.chance(150)).then(|| 1 + r.below(new as u64) as usize),
     };
     let continues = (number > 0 && r.chance(400)).then(|| r.below(number as u64) as usize);
     PlannedText { text, comes_at: r.below(60), continues }

@@ -207,5 +207,6 @@ pub(super) fn space_for_models() -> DoctorLine {
 }
 
 fn free(dir: &Path) -> Option<u64> {
-    space::free(dir).ok()?
+    // A file system that has no blocks, such as /proc, has no room for files.
+    Some(space::free(dir).ok()?.unwrap_or(0))
 }
