@@ -4,7 +4,7 @@
 //! `unix.rs` and `windows.rs`, with the same functions. No other crate names a system's interface, but for
 //! the io_uring reader of the store.
 //!
-//! - Files: [`open`] opens those of strangers, [`file`] reads and writes at positions, [`direct`] bypasses the
+//! - Files: [`open`] opens those of strangers, [`mod@file`] reads and writes at positions, [`direct`] bypasses the
 //!   page cache, [`identity`] tells files apart, [`lock`], [`space`].
 //! - Memory: [`pages`] of an arena, [`process`] and [`machine`] as the system counts them, [`limits`].
 //! - People: [`terminal`], [`signal`].
