@@ -32,6 +32,9 @@ ASKED = [{"role": "user", "content": "where"}]
 class Animal(pydantic.BaseModel):
     """What answers of a form say. Its texts are short, whatever a model makes of them."""
 
+    # Without this an untrained model may add properties until its tokens are spent.
+    model_config = pydantic.ConfigDict(extra="forbid")
+
     kind: typing.Literal["wolf", "cat"]
     houses: typing.Literal[1, 2, 3]
     is_hungry: bool
