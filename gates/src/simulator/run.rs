@@ -189,13 +189,9 @@ fn within(batch: &mut Batch<'_>, gauge: &Gauge, plan: &Plan) -> Result<()> {
     ensure!(held <= room || batch.len() > 1, "{held} bytes of keys and values in {room}");
     let kv = plan.ledger.get(MemoryUse::KvCache);
     ensure!(room <= kv, "room for {room} bytes of keys and values, {kv} planned");
-    let lent = plan.lent_bytes() as u64 + gauge.read().context_lent;
-    let slots = plan.ledger.get(MemoryUse::Slots) + lent;
+    let slots = plan.ledger.get(MemoryUse::Slots) + plan.lent_bytes() as u64;
     let cached = gauge.read().peak_cache_bytes;
-    ensure!(
-        cached <= slots.max(plan.arena_bytes() as u64 + lent),
-        "{cached} bytes in slots of {slots}"
-    );
+    ensure!(cached <= slots, "{cached} bytes in slots of {slots}");
     Ok(())
 }
 
