@@ -328,6 +328,21 @@ def prepare(sws, path):
     subprocess.run(command, check=True, capture_output=True, env=os.environ | {"HOME": str(path / "home"), "SWS_CONFIG": ""})
 
 
+@contextlib.contextmanager
+def hub_of(sws, prepared):
+    """The address of a hub with the checkpoint as `own/model`, or None where the example is not built."""
+    program = Path(sws).parent / "examples/hub"
+    if not program.exists():
+        yield None
+        return
+    command = [program, "own/model", prepared / "checkpoint"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            yield server.stdout.readline().strip()
+        finally:
+            server.kill()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sws")
@@ -340,17 +355,12 @@ def main():
         print("skipped: strace is not installed")
         return 0
     sws = str(Path(options.sws).resolve())
-    hub_program = Path(sws).parent / "examples/hub"
     results, wrong = {}, []
     with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
         scratch = Path(scratch)
         prepared = scratch / "prepared"
         prepare(sws, prepared)
-        hub = None
-        if hub_program.exists():
-            server = subprocess.Popen([hub_program, "own/model", prepared / "checkpoint"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            stack.callback(server.kill)
-            hub = server.stdout.readline().strip()
+        hub = stack.enter_context(hub_of(sws, prepared))
         for name in options.commands or COMMANDS:
             if name == "pull" and not hub:
                 print("pull: skipped, for the example `hub` of sws-testing is not built")
