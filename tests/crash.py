@@ -15,6 +15,7 @@ Prints a line for each command; fails if there was any other outcome.
 import argparse
 import contextlib
 import hashlib
+import http.server
 import json
 import os
 import random
@@ -23,6 +24,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -33,24 +35,73 @@ CALLS = (
     "rename,renameat,renameat2,link,linkat,symlink,symlinkat,unlink,unlinkat,mkdir,mkdirat,rmdir,dup,dup2,dup3,fcntl"
 )
 SECTOR = 512
-# What writes. The second kind of files is absent or whole at any time; the others are checked when they are read.
-COMMANDS = {
-    "shard": (plain(["shard", "checkpoint", "--out", "out"]), False, ()),
-    "unshard": (plain(["unshard", "shards", "--out", "out"]), False, ()),
-    "pull": (plain(["pull", "own/model"]), False, ()),
-    "mirror": (plain(["mirror", "shards", "copy"]), False, ()),
-    "learned": (plain([*RUN, "--ram", "min"]), True, ()),
-    "certificate": (plain([*RUN, "--ram", "min", "--certify", "told"]), True, ("told",)),
-    "report": (plain([*RUN, "--ram", "min", "--report", "page.html"]), True, ("page.html",)),
-    "recording": (plain([*RUN, "--ram", "min", "--record", "routes"]), True, ("routes",)),
-    "draft": (
-        plain(["draft", "train", str(SHARDS), "--traces", "trace", "--out", "draft", "--eviction", "eviction", "--epochs", "1"]),
-        False,
-        ("draft", "eviction"),
-    ),
-    "kv-disk": (serving([str(SHARDS), "--ram", "min", "--threads", "2", "--kv-disk", "64MiB"]), True, ()),
-}
+# A prompt of which a server keeps the KV cache.
+LONG = "Once upon a time there was a wolf who lived near the harbour. " * 20
 LINE = re.compile(rb"(\d+\.\d+) (\w+)\((.*)\) += (-?\d+)(?:<[^>]*>)?(?: \([^)]*\))?(?: [A-Z]+ \(.*\))? <(\d+\.\d+)>$")
+
+
+def far(address):
+    """Runs shards at an address; the output is the new tokens."""
+
+    def run(place, trace, sws):
+        arguments = ["run", address, "--tokens", "1,2,3", "-n", "8", "--seed", "7", "--ram", "64MiB", "--json"]
+        code, out, err = plain(arguments)(place, trace, sws)
+        return code, str(json.loads(out)["tokens"]) if code == 0 else out, err
+
+    return run
+
+
+def commands(address):
+    """What writes: how it is run, whether its output is the same each time, and its files that are absent or whole at
+    any time. Other files are checked when they are read."""
+    draft = ["draft", "train", str(SHARDS), "--traces", "trace", "other", "--out", "draft", "--eviction", "eviction"]
+    kept = [str(SHARDS), "--ram", "1GiB", "--threads", "2", "--kv-disk", "64MiB"]
+    return {
+        "shard": (plain(["shard", "checkpoint", "--out", "out"]), False, ()),
+        "unshard": (plain(["unshard", "shards", "--out", "out"]), False, ()),
+        "pull": (plain(["pull", "own/model"]), False, ()),
+        "mirror": (plain(["mirror", "shards", "copy"]), False, ()),
+        "far": (far(address), True, ()),
+        "learned": (plain([*RUN, "--ram", "min"]), True, ()),
+        "certificate": (plain([*RUN, "--ram", "min", "--certify", "told"]), True, ("told",)),
+        "recording": (plain([*RUN, "--ram", "min", "--record", "routes"]), True, ("routes",)),
+        "draft": (plain([*draft, "--epochs", "1"]), False, ("draft", "eviction")),
+        "kv-disk": (serving(kept, LONG), True, ()),
+    }
+
+
+@contextlib.contextmanager
+def served(root):
+    """The address of a server of the files below a directory, which answers requests of ranges."""
+
+    class Ranges(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self):
+            path = root / self.path.lstrip("/")
+            if not path.is_file():
+                self.send_error(404)
+                return
+            data, status = path.read_bytes(), 200
+            asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+            if asked:
+                first, last = int(asked[1]), min(int(asked[2] or len(data)), len(data) - 1)
+                total, data, status = len(data), data[first:last + 1], 206
+            self.send_response(status)
+            if asked:
+                self.send_header("Content-Range", f"bytes {first}-{last}/{total}")
+            self.send_header("ETag", f'"{path.stat().st_size}"')
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *args):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Ranges) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 class Inode:
@@ -382,16 +433,16 @@ def lay(image, root):
 class Crashes:
     """A command in a place of its own, and the images that it may leave."""
 
-    def __init__(self, sws, scratch, prepared, hub, name):
+    def __init__(self, sws, scratch, prepared, hub, name, command):
         self.sws, self.name = sws, name
-        self.run, self.is_same, self.promised = COMMANDS[name]
+        self.run, self.is_same, self.promised = command
         place = Place(scratch / name, prepared, hub)
         self.place = place
         logs = scratch / f"{name}-log"
         trace = ["strace", "-f", "-ff", "-qq", "-y", "-xx", "-ttt", "-T", "-s", str(1 << 24), "-o", str(logs), "-e", f"trace={CALLS}"]
         before = held(place.path)
         code, self.out, err = self.run(place, trace, sws)
-        assert code == 0, (name, code, err)
+        assert code == 0 and (self.out or not self.is_same), (name, code, err)
         self.recording = Recording(place.path, before, sorted(scratch.glob(f"{logs.name}.*")))
         self.recording.follow()
         for log in scratch.glob(f"{logs.name}.*"):
@@ -444,7 +495,7 @@ class Crashes:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sws")
-    parser.add_argument("commands", nargs="*", metavar="COMMAND", help=", ".join(COMMANDS))
+    parser.add_argument("commands", nargs="*", metavar="COMMAND", help=", ".join(commands("")))
     parser.add_argument("--images", type=int, default=1000, help="most images of a command [default: 1000]")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path)
@@ -462,16 +513,17 @@ def main():
         shards = ["shard", prepared / "checkpoint", "--out", prepared / "shards"]
         subprocess.run([sws, *shards], check=True, capture_output=True, env=os.environ | {"HOME": scratch, "SWS_CONFIG": ""})
         hub = stack.enter_context(hub_of(sws, prepared))
+        known = commands(stack.enter_context(served(prepared)) + "/shards")
 
         def tried(name):
             if name == "pull" and not hub:
                 return name, None, []
-            crashes = Crashes(str(sws), scratch, prepared, hub, name)
+            crashes = Crashes(str(sws), scratch, prepared, hub, name, known[name])
             outcomes = [crashes.outcome(image) for image in crashes.images(options.images, options.seed)]
             return name, {"changes": len(crashes.recording.changes), "images": len(outcomes)}, list(filter(None, outcomes))
 
         with ThreadPoolExecutor(options.jobs) as pool:
-            for name, counts, wrong in pool.map(tried, options.commands or COMMANDS):
+            for name, counts, wrong in pool.map(tried, options.commands or known):
                 if counts is None:
                     print(f"{name}: skipped, for the example `hub` of sws-testing is not built")
                     continue
