@@ -51,6 +51,24 @@ fn a_board_has_rounds_and_a_certificate_that_holds() {
         assert!(matches!(outcome.code, Some(1 | 2)), "{change}: {outcome:?}");
         assert!(!outcome.stdout.contains("agrees"), "{change}: {outcome:?}");
     }
+
+    // Numbers that contradict each other are refused before anything is computed.
+    let lies: [(&str, fn(&mut Value), &str); 7] = [
+        ("speed", |of| of["rounds"][0]["tokens_per_second"] = 1e6.into(), "another rate"),
+        ("negative", |of| of["rounds"][1]["load_seconds"] = (-1.0).into(), "impossible"),
+        ("hits", |of| of["rounds"][2]["hit_rate"] = 1.5.into(), "not between 0 and 1"),
+        ("memory", |of| of["rounds"][3]["peak_rss_bytes"] = 0.into(), "are 0"),
+        ("fewer", |of| drop(of["rounds"].as_array_mut().unwrap().pop()), "missing, or there twice"),
+        ("tokens", |of| of["new_tokens"] = 4096.into(), "other numbers of tokens"),
+        ("drive", |of| of["machine"]["measured"]["ram_bytes"] = 0.into(), "ram_bytes"),
+    ];
+    for (name, lie, sentence) in lies {
+        let mut forged = json.clone();
+        lie(&mut forged);
+        let file = temp.path().join(name);
+        std::fs::write(&file, forged.to_string()).unwrap();
+        check(&file).refused(2, &[name, "is not a board", sentence]);
+    }
 }
 
 #[test]

@@ -7,8 +7,9 @@ use std::sync::Mutex;
 
 use anyhow::{anyhow, bail};
 use sws_format::{open_stream, remedy};
-use sws_os::open::{is_of_the_system, is_pipe, is_stream, stdout_if, usual_permissions};
-use tempfile::{NamedTempFile, TempDir};
+use sws_os::open::{is_of_the_system, is_pipe, is_stream, stdout_if};
+use sws_os::replace::Replacement;
+use tempfile::TempDir;
 
 /// Limit of symbolic links followed, as in the kernel.
 const MOST_LINKS: usize = 40;
@@ -26,7 +27,7 @@ pub(crate) struct AtomicFile {
 
 enum PendingOutput {
     /// Temporary file that replaces the file `target` atomically.
-    Replace { file: NamedTempFile, target: PathBuf },
+    Replace { file: Replacement, target: PathBuf },
     /// Anonymous file that is copied to a pipe or a device, which can be written only once.
     Stream { file: File, stream: File, is_stdout: bool },
 }
@@ -152,10 +153,9 @@ impl AtomicFile {
     pub(crate) fn publish(self) -> anyhow::Result<()> {
         let path = self.path;
         match self.file {
-            PendingOutput::Replace { file, target } => {
-                file.as_file().sync_all().map_err(|e| refused(&path, &e))?;
+            PendingOutput::Replace { file, .. } => {
                 let at = file.path().to_owned();
-                file.persist(target).map_err(|e| refused(&path, &e.error))?;
+                file.publish().map_err(|e| refused(&path, &e))?;
                 under_way(|files| files.retain(|file| *file != at));
             }
             PendingOutput::Stream { mut file, mut stream, .. } => {
@@ -172,7 +172,7 @@ impl AtomicFile {
 impl PendingOutput {
     fn get(&mut self) -> &mut File {
         match self {
-            PendingOutput::Replace { file, .. } => file.as_file_mut(),
+            PendingOutput::Replace { file, .. } => file.file(),
             PendingOutput::Stream { file, .. } => file,
         }
     }
@@ -292,15 +292,8 @@ fn links(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     Err(std::io::Error::other("too many links in a row"))
 }
 
-fn beside(path: &Path, target: &Path) -> anyhow::Result<NamedTempFile> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".sws-").suffix(".tmp");
-    // Default permissions, which the umask of the user restricts.
-    if let Some(permissions) = usual_permissions() {
-        builder.permissions(permissions);
-    }
-    let dir = target.parent().unwrap_or(Path::new("/"));
-    let file = builder.tempfile_in(dir).map_err(|e| refused(path, &e))?;
+fn beside(path: &Path, target: &Path) -> anyhow::Result<Replacement> {
+    let file = Replacement::begin(target).map_err(|e| refused(path, &e))?;
     under_way(|files| files.push(file.path().to_owned()));
     Ok(file)
 }

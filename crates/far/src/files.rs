@@ -6,6 +6,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
 use sws_os::open::{no_link, private};
+use sws_os::replace::Replacement;
 
 /// Opens or creates a file for reading and writing. Replaces a link, a pipe or an empty directory
 /// in its place. The target of a link is kept.
@@ -35,13 +36,7 @@ pub(crate) fn is_file(path: &Path) -> bool {
 
 /// Writes a file atomically.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let fresh = path.with_added_extension(format!("{}.tmp", std::process::id()));
-    // A killed process with the same id may have left the file.
-    let _ = fs::remove_file(&fresh);
-    let mut file = private(OpenOptions::new().write(true).create_new(true)).open(&fresh)?;
-    let written = file.write_all(bytes).and_then(|()| fs::rename(&fresh, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&fresh);
-    }
-    written
+    let mut replacement = Replacement::begin_private(path)?;
+    replacement.file().write_all(bytes)?;
+    replacement.publish_unsynced()
 }

@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use sws_os::identity::FileIdentity;
 use sws_os::open::open_regular;
+use sws_os::replace::{self, Replacement};
 
 use crate::Manifest;
 use crate::checksum::checksum;
@@ -161,24 +162,20 @@ fn store(path: &Path, entries: &[(u64, u64, u64)]) -> io::Result<()> {
         bytes.extend([offset, len, sum].into_iter().flat_map(u64::to_le_bytes));
     }
     bytes.extend(checksum(&bytes).to_le_bytes());
-    let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
-    // A file of this name, left by a killed process or planted there, must not be opened for
-    // writing.
-    let _ = fs::remove_file(&temporary);
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).open(&temporary)?;
-    let written = file.write_all(&bytes).and_then(|()| fs::rename(&temporary, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&temporary);
-    }
-    written
+    let mut record = Replacement::begin(path)?;
+    record.file().write_all(&bytes)?;
+    // A record that a crash has damaged has another checksum.
+    record.publish_unsynced()
 }
 
+/// Keeps the records within their room, and removes what killed processes left.
 fn drop_oldest(folder: &Path) -> io::Result<()> {
+    replace::sweep(folder);
     let mut records = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let stat = entry.metadata()?;
-        if entry.path().extension().is_some_and(|end| end == "sums" || end == "tmp") {
+        if entry.path().extension().is_some_and(|end| end == "sums") {
             // Even the shortest record takes a whole disk block.
             records.push((stat.modified()?, stat.len().next_multiple_of(4096), entry.path()));
         }

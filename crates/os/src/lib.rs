@@ -5,7 +5,8 @@
 //! the io_uring reader of the store.
 //!
 //! - Files: [`open`] opens those of strangers, [`mod@file`] reads and writes at positions, [`direct`] bypasses the
-//!   page cache, [`identity`] tells files apart, [`lock`], [`space`].
+//!   page cache, [`identity`] tells files apart, [`replace`] writes files
+//!   that appear once they are complete, [`lock`], [`space`].
 //! - Memory: [`pages`] of an arena, [`process`] and [`machine`] as the system counts them, [`limits`].
 //! - People: [`terminal`], [`signal`].
 //!
@@ -37,6 +38,7 @@ pub mod open;
 pub mod pages;
 pub mod places;
 pub mod process;
+pub mod replace;
 pub mod signal;
 pub mod space;
 pub mod terminal;

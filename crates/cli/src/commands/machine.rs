@@ -111,23 +111,30 @@ impl Machine {
 
     fn parse(json: &[u8]) -> Result<Machine, String> {
         let machine: Machine = serde_json::from_slice(json).map_err(|e| e.to_string())?;
-        let speeds = [machine.disk_bytes_per_second, machine.memory_bytes_per_second];
-        if !(1..=MOST_MEMORY).contains(&machine.ram_bytes) {
+        machine.check()?;
+        Ok(machine)
+    }
+
+    /// Refuses what no machine has.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let mut speeds =
+            [self.disk_bytes_per_second, self.memory_bytes_per_second].into_iter().flatten();
+        if !(1..=MOST_MEMORY).contains(&self.ram_bytes) {
             return Err("ram_bytes is missing, 0, or more than 1 PiB".to_owned());
         }
-        if machine.free_bytes > Some(machine.ram_bytes) {
+        if self.free_bytes > Some(self.ram_bytes) {
             return Err("free_bytes is more than ram_bytes".to_owned());
         }
-        if machine.threads.is_some_and(|threads| !(1..=MOST_THREADS).contains(&threads)) {
+        if self.threads.is_some_and(|threads| !(1..=MOST_THREADS).contains(&threads)) {
             return Err(format!("threads is not between 1 and {MOST_THREADS}"));
         }
-        if speeds.into_iter().flatten().any(|speed| !SPEEDS.contains(&speed)) {
+        if speeds.any(|speed| !SPEEDS.contains(&speed)) {
             return Err("a speed is not between 1e3 and 1e15 bytes per second".to_owned());
         }
-        if machine.others_share.is_some_and(|share| !(0.0..=1.0).contains(&share)) {
+        if self.others_share.is_some_and(|share| !(0.0..=1.0).contains(&share)) {
             return Err("others_share is not between 0 and 1".to_owned());
         }
-        Ok(machine)
+        Ok(())
     }
 
     /// A budget in bytes, on this machine.

@@ -1,12 +1,13 @@
 //! A file that keeps the learned state of a model's use from one run to the next.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use sws_cache::history::HistoryShape;
 use sws_cache::{SavedError, SavedTensors, Trace};
 use sws_format::{MAX_LEARNED_BYTES, open_regular};
+use sws_os::replace::Replacement;
 
 /// The warm-start file, and its model.
 #[derive(Clone, Debug)]
@@ -60,23 +61,9 @@ impl WarmStart {
         if target.symlink_metadata().is_ok_and(|there| !there.is_file()) {
             return Err(io::Error::other("it is not a regular file"));
         }
-        let mut name = target.clone().into_os_string();
-        name.push(format!(".{}.tmp", std::process::id()));
-        let unfinished = PathBuf::from(name);
-        let written = (|| {
-            // A killed process with the same id may have left an unfinished file.
-            let _ = fs::remove_file(&unfinished);
-            let mut file = OpenOptions::new().write(true).create_new(true).open(&unfinished)?;
-            file.write_all(&saved.write(&self.model))?;
-            // Otherwise a crash may keep the new name without the content.
-            file.sync_all()?;
-            fs::rename(&unfinished, &target)
-        })();
-        if written.is_err() {
-            // Nothing reads an unfinished file.
-            let _ = fs::remove_file(&unfinished);
-        }
-        written
+        let mut replacement = Replacement::begin(&target)?;
+        replacement.file().write_all(&saved.write(&self.model))?;
+        replacement.publish()
     }
 }
 
@@ -89,21 +76,6 @@ pub fn earlier_routes(file: &Path, fingerprint: &str, shape: HistoryShape) -> Op
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn leftover_of_a_killed_process_does_no_harm() {
-        let dir = std::env::temp_dir().join(format!("sws-warm-start-{}", std::process::id()));
-        let path = dir.join("learned");
-        let warm = WarmStart::new(path.clone(), "model");
-        fs::create_dir_all(&dir).unwrap();
-        fs::write(dir.join(format!("learned.{}.tmp", std::process::id())), b"half").unwrap();
-        let saved = SavedTensors::default();
-        warm.write(&saved).unwrap();
-        assert_eq!(warm.read().unwrap(), Some(saved));
-        let names: Vec<_> = fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name()).collect();
-        assert_eq!(names, ["learned"]);
-        fs::remove_dir_all(&dir).unwrap();
-    }
 
     #[test]
     fn links_are_kept_and_only_regular_files_replaced() {

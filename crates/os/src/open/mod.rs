@@ -91,12 +91,6 @@ pub fn is_own_dir(dir: &Path) -> io::Result<bool> {
     system::is_own_dir(dir)
 }
 
-/// Permissions of a new file for everybody, of which the user's settings take some away. `None` where
-/// files inherit theirs.
-pub fn usual_permissions() -> Option<Permissions> {
-    system::usual_permissions()
-}
-
 /// Where an open file lies, whatever links led there.
 pub fn path_of(file: &File) -> io::Result<PathBuf> {
     system::path_of(file)

@@ -70,10 +70,6 @@ pub(super) fn is_own_dir(dir: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-pub(super) fn usual_permissions() -> Option<Permissions> {
-    Some(Permissions::from_mode(0o666))
-}
-
 #[cfg(target_os = "linux")]
 pub(super) fn path_of(file: &File) -> io::Result<PathBuf> {
     use std::os::fd::AsRawFd;

@@ -60,10 +60,6 @@ pub(super) fn is_own_dir(dir: &Path) -> io::Result<bool> {
     Ok(std::fs::symlink_metadata(dir)?.is_dir())
 }
 
-pub(super) fn usual_permissions() -> Option<Permissions> {
-    None
-}
-
 pub(super) fn path_of(file: &File) -> io::Result<PathBuf> {
     let mut path = vec![0u16; 512];
     loop {

@@ -15,6 +15,11 @@ use crate::table::{table, wrapped};
 pub(super) const FORMAT: &str = "sws-bench-1";
 /// Most letters of a text from a stranger's file that is shown.
 const SHOWN: usize = 80;
+/// More than any number of a round.
+const MOST: f64 = 1e15;
+/// Largest difference between a rate and the bytes and times that it follows from, as a share: they are
+/// counted at slightly different moments.
+const AGREEMENT: f64 = 0.1;
 
 /// What `--out` writes.
 #[derive(Debug, Serialize, Deserialize)]
@@ -84,6 +89,43 @@ pub(super) struct BenchRound {
     pub(super) others_share: Option<f64>,
 }
 
+impl BenchStart {
+    fn name(self) -> &'static str {
+        match self {
+            BenchStart::Cold => "cold",
+            BenchStart::Warm => "warm",
+        }
+    }
+}
+
+impl BenchRound {
+    fn check(&self) -> Result<(), &'static str> {
+        let numbers = [
+            self.load_seconds,
+            self.first_token_seconds,
+            self.tokens_per_second,
+            self.bytes_per_token,
+            self.disk_gb_per_second,
+        ];
+        if !numbers.iter().all(|number| (0.0..MOST).contains(number)) {
+            return Err("a number is impossible");
+        }
+        let mut shares = [self.hit_rate, self.others_share].into_iter().flatten();
+        if !shares.all(|share| (0.0..=1.0).contains(&share)) {
+            return Err("a share is not between 0 and 1");
+        }
+        if self.ram_bytes == 0 || self.threads == 0 || self.peak_rss_bytes == 0 {
+            return Err("memory or threads are 0");
+        }
+        let followed = self.tokens_per_second * self.bytes_per_token;
+        let told = 1e9 * self.disk_gb_per_second;
+        if (followed - told).abs() > AGREEMENT * followed.max(told) {
+            return Err("the bytes of a token and its time give another rate of the drive");
+        }
+        Ok(())
+    }
+}
+
 impl BoardModel {
     pub(super) fn of(model: &Model) -> BoardModel {
         let manifest = model.manifest();
@@ -108,9 +150,44 @@ impl BenchBoard {
     pub(super) fn parse(json: &[u8]) -> Result<BenchBoard, String> {
         let board: BenchBoard =
             serde_json::from_slice(json).map_err(|e| shortened(&e.to_string()))?;
-        match board.format == FORMAT {
-            true => Ok(board),
-            false => Err(format!("its format is {:?}", shortened(&board.format))),
+        if board.format != FORMAT {
+            return Err(format!("its format is {:?}", shortened(&board.format)));
+        }
+        board.check()?;
+        Ok(board)
+    }
+
+    /// Refuses numbers that cannot all be those of one measurement. Numbers that agree may still be
+    /// invented: only the text is proven.
+    fn check(&self) -> Result<(), String> {
+        self.machine.measured.check()?;
+        let tokens = |name: &str| self.certificate[name].as_array().map(Vec::len);
+        if (tokens("prompt"), tokens("tokens")) != (Some(self.prompt_tokens), Some(self.new_tokens))
+        {
+            return Err("its certificate is of other numbers of tokens".to_owned());
+        }
+        // No round may be left out, as a slow one would be.
+        let count = self.rounds.iter().map(|round| round.round).max().unwrap_or(0);
+        for ram in self.budgets() {
+            for start in [BenchStart::Cold, BenchStart::Warm] {
+                let of = self.rounds.iter().filter(|it| it.start == start && it.ram == ram);
+                let mut numbers: Vec<u8> = of.map(|round| round.round).collect();
+                numbers.sort_unstable();
+                if !numbers.iter().copied().eq(1..=count) {
+                    let ram = shortened(ram);
+                    return Err(format!("rounds at {ram} are missing, or there twice"));
+                }
+            }
+        }
+        for round in &self.rounds {
+            if let Err(why) = round.check() {
+                let (start, ram) = (round.start.name(), shortened(&round.ram));
+                return Err(format!("{why} in the {start} round {} at {ram}", round.round));
+            }
+        }
+        match self.rounds.is_empty() {
+            true => Err("it has no rounds".to_owned()),
+            false => Ok(()),
         }
     }
 
@@ -170,12 +247,8 @@ fn row(start: BenchStart, rounds: &[&BenchRound], drive: Option<f64>) -> Option<
     let percent =
         |share: Option<f64>| share.map_or("-".into(), |it| format!("{:.0} %", 100.0 * it));
     let rate = median(|round| Some(round.disk_gb_per_second))?;
-    let start = match start {
-        BenchStart::Cold => "cold",
-        BenchStart::Warm => "warm",
-    };
     Some(vec![
-        start.to_owned(),
+        start.name().to_owned(),
         size(median(|round| Some(round.ram_bytes as f64))? as u64),
         digits(median(|round| Some(round.tokens_per_second))?),
         format!("{} s", digits(median(|round| Some(round.first_token_seconds))?)),
