@@ -29,8 +29,9 @@ pub struct VramShape {
     pub encodings: Vec<Encoding>,
     /// Bytes of the largest expert on the device, by [`VramShape::expert_bytes`].
     pub slot_bytes: u64,
-    /// The most rows, and columns, of a matrix.
+    /// The most rows of a matrix.
     pub rows: usize,
+    /// The most columns of a matrix.
     pub cols: usize,
     /// Products that go to the device together.
     pub products: u32,

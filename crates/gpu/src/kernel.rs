@@ -107,7 +107,7 @@ pub enum Flaw {
     Unfused,
     /// Subnormal numbers that become zero.
     Flushes,
-    /// Seconds for what takes a moment.
+    /// A second for what takes a moment.
     Slow,
 }
 

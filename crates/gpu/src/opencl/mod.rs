@@ -79,7 +79,7 @@ impl OpenClDevice {
     }
 }
 
-fn listed() -> Result<Vec<ListedDevice>, DeviceError> {
+fn listed() -> Result<&'static [ListedDevice], DeviceError> {
     match raw::list() {
         Ok(devices) if devices.is_empty() => Err(DeviceError::NoDevices),
         Ok(devices) => Ok(devices),

@@ -119,34 +119,38 @@ pub(super) struct ListedDevice {
 // SAFETY: OpenCL is thread-safe but for setting arguments of one kernel, and each kernel here is used through `&mut`.
 unsafe impl Send for ListedDevice {}
 
-/// All devices of all drivers.
-pub(super) fn list() -> Result<Vec<ListedDevice>, CallError> {
+// SAFETY: as above.
+unsafe impl Sync for ListedDevice {}
+
+/// All devices of all drivers, asked for once: some drivers do not survive two threads that ask at first.
+pub(super) fn list() -> Result<&'static [ListedDevice], CallError> {
+    static LISTED: OnceLock<Vec<ListedDevice>> = OnceLock::new();
+    let functions = functions().map_err(CallError::NoLibrary)?;
+    Ok(LISTED.get_or_init(|| ask(functions)))
+}
+
+fn ask(functions: &'static Functions) -> Vec<ListedDevice> {
     /// More than any machine has.
     const MOST: usize = 64;
-    let functions = functions().map_err(CallError::NoLibrary)?;
+    /// Devices of any type.
+    const ANY: u64 = 0xffff_ffff;
     let mut found = Vec::new();
     let mut platforms = [null_mut(); MOST];
     let mut count = 0;
     // SAFETY: room for as many as is said.
     let status = unsafe { (functions.platforms)(MOST as u32, platforms.as_mut_ptr(), &mut count) };
     // A library without drivers says so by an error.
-    if status < 0 {
-        return Ok(found);
-    }
-    for platform in &platforms[..MOST.min(count as usize)] {
+    let platforms = if status < 0 { &[] } else { &platforms[..MOST.min(count as usize)] };
+    for &platform in platforms {
         let mut devices = [null_mut(); MOST];
         let mut count = 0;
-        const ANY: u64 = 0xffff_ffff;
+        let list = functions.devices;
         // SAFETY: a platform that was listed, and room for as many as is said.
-        let status = unsafe {
-            (functions.devices)(*platform, ANY, MOST as u32, devices.as_mut_ptr(), &mut count)
-        };
-        if status >= 0 {
-            let devices = &devices[..MOST.min(count as usize)];
-            found.extend(devices.iter().map(|&device| ListedDevice { functions, device }));
-        }
+        let status = unsafe { list(platform, ANY, MOST as u32, devices.as_mut_ptr(), &mut count) };
+        let count = if status < 0 { 0 } else { MOST.min(count as usize) };
+        found.extend(devices[..count].iter().map(|&device| ListedDevice { functions, device }));
     }
-    Ok(found)
+    found
 }
 
 impl ListedDevice {

@@ -1,5 +1,7 @@
 //! Products of all encodings have the bits of the scalar reference: any shape, any bytes, any activations.
 
+use std::cell::RefCell;
+
 use proptest::prelude::*;
 use sws_gpu::{ComputeDevice, DeviceBuffer, OpenClDevice};
 use sws_gpu::{
@@ -7,7 +9,7 @@ use sws_gpu::{
 };
 use sws_kernels::{Encoding, MatmulScratch, PartLen, Tier, matmul};
 
-use crate::support::{device, same};
+use crate::support::{device, same, turn};
 
 /// A device with room for matrices of some megabytes.
 struct Bench {
@@ -68,6 +70,7 @@ fn supported() -> impl Iterator<Item = Encoding> {
 
 #[test]
 fn every_encoding_has_the_bits_of_the_reference() {
+    let _turn = turn();
     let Some(mut bench) = Bench::new() else { return };
     let mut compared = 0;
     for encoding in supported() {
@@ -83,17 +86,18 @@ fn every_encoding_has_the_bits_of_the_reference() {
         }
     }
     eprintln!("{compared} rows of {} encodings: 0 differ", supported().count());
-    assert_eq!(supported().count(), 25);
+    assert_eq!(supported().count(), 29);
 }
 
 /// Any bytes: NaN, infinities, patches that are missing, offsets that lead anywhere.
 #[test]
 fn any_bytes_have_the_bits_of_the_reference() {
-    let Some(mut bench) = Bench::new() else { return };
-    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(300));
-    let mut compared = 0;
-    let compared = std::cell::RefCell::new(&mut compared);
-    let bench = std::cell::RefCell::new(&mut bench);
+    let _turn = turn();
+    let Some(bench) = Bench::new() else { return };
+    let cases = if sws_testing::is_night() { 10_000 } else { 300 };
+    let config = ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases) };
+    let mut runner = proptest::test_runner::TestRunner::new(config);
+    let state = RefCell::new((bench, 0));
     let encodings: Vec<Encoding> = supported().collect();
     let cases = (0..encodings.len(), 1..70usize, 1..700usize, any::<u64>(), any::<bool>());
     let run = runner.run(&cases, |(encoding, rows, cols, seed, special)| {
@@ -123,11 +127,12 @@ fn any_bytes_have_the_bits_of_the_reference() {
             false => numbers.activations(1, 0, 8)[0],
         };
         let x: Vec<f32> = (0..cols).map(|_| activation(&mut numbers)).collect();
-        **compared.borrow_mut() += bench.borrow_mut().check(encoding, (rows, cols), &parts, &[&x]);
+        let (bench, compared) = &mut *state.borrow_mut();
+        *compared += bench.check(encoding, (rows, cols), &parts, &[&x]);
         Ok(())
     });
     run.unwrap();
-    eprintln!("{} rows of any bytes: 0 differ", compared.borrow());
+    eprintln!("{} rows of any bytes: 0 differ", state.borrow().1);
 }
 
 fn any_bytes(numbers: &mut SampleNumbers, len: u64) -> Vec<u8> {
@@ -137,6 +142,7 @@ fn any_bytes(numbers: &mut SampleNumbers, len: u64) -> Vec<u8> {
 /// Products of several matrices, kernels and vectors share launches, and those that do not fit take turns.
 #[test]
 fn products_together_are_those_alone() {
+    let _turn = turn();
     let Some(mut device) = device() else { return };
     let weights = device.allocate(4 << 20).unwrap();
     let size = ExchangeSize { inputs: 1000, outputs: 150, jobs: 5 };

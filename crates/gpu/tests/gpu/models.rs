@@ -11,7 +11,7 @@ use sws_model::{
 use sws_os::file::read_exact_at;
 use sws_testing::goldens::{Golden, Runnable, golden_dir, runnable, variants};
 
-use crate::support::device;
+use crate::support::{device, turn};
 
 /// A golden checkpoint with the bytes of its experts.
 pub(crate) struct Fixture {
@@ -118,6 +118,7 @@ pub(crate) fn bits(lm: &mut dyn CausalLm, tokens: &[u32]) -> Vec<u32> {
 
 #[test]
 fn every_expert_on_the_device_gives_the_cpus_bits() {
+    let _turn = turn();
     let (mut models, mut experts, mut logits) = (0, 0, 0);
     let mut left = Vec::new();
     for name in variants() {

@@ -1,10 +1,16 @@
 //! Devices of tests.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sws_gpu::{
     ComputeDevice, DeviceBuffer, DeviceError, DeviceFacts, Flaw, KernelLaunch, OpenClDevice,
 };
+
+/// The turn of a test, as all devices of PoCL share its threads, and one test keeps them busy.
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The first device of OpenCL; none, and a sentence, where there is none.
 pub(crate) fn device() -> Option<OpenClDevice> {
@@ -42,11 +48,22 @@ pub(crate) enum Trouble {
     FlipWritten,
 }
 
-/// The call that goes wrong, counted from now on.
+impl Trouble {
+    /// True if a call of this name can go wrong so.
+    fn is_of(self, call: &str) -> bool {
+        match self {
+            Trouble::Lost | Trouble::Hung | Trouble::Full => true,
+            Trouble::Flip => call == "read",
+            Trouble::FlipWritten => call == "write",
+        }
+    }
+}
+
+/// The call that goes wrong, of those that can, and the number of these from now on.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    pub(crate) calls: u64,
     pub(crate) at: Option<(u64, Trouble)>,
+    pub(crate) calls: u64,
 }
 
 /// A device that goes wrong once, after which it is lost, or right again if a bit was flipped.
@@ -63,13 +80,14 @@ impl Troubled {
     }
 
     /// Counts a call; returns what goes wrong with it.
-    fn call(&mut self) -> Result<Option<Trouble>, DeviceError> {
+    fn call(&mut self, name: &str) -> Result<Option<Trouble>, DeviceError> {
         if let Some(error) = &self.lost {
             return Err(error.clone());
         }
         let mut plan = self.plan.lock().unwrap();
-        plan.calls += 1;
-        let now = plan.at.filter(|(at, _)| *at == plan.calls).map(|(_, trouble)| trouble);
+        let counts = plan.at.is_none_or(|(_, trouble)| trouble.is_of(name));
+        plan.calls += u64::from(counts);
+        let now = plan.at.filter(|(at, _)| counts && *at == plan.calls).map(|(_, trouble)| trouble);
         let device = self.inner.facts().name.clone();
         let error = match now {
             Some(Trouble::Lost) => DeviceError::Lost { device, cause: "a test".to_owned() },
@@ -88,7 +106,7 @@ impl ComputeDevice for Troubled {
     }
 
     fn allocate(&mut self, bytes: u64) -> Result<DeviceBuffer, DeviceError> {
-        self.call()?;
+        self.call("allocate")?;
         self.inner.allocate(bytes)
     }
 
@@ -97,7 +115,7 @@ impl ComputeDevice for Troubled {
     }
 
     fn write(&mut self, to: DeviceBuffer, at: u64, bytes: &[u8]) -> Result<(), DeviceError> {
-        if self.call()? == Some(Trouble::FlipWritten) {
+        if self.call("write")? == Some(Trouble::FlipWritten) {
             let mut bytes = bytes.to_vec();
             let middle = bytes.len() / 2;
             bytes[middle] ^= 0x10;
@@ -107,7 +125,7 @@ impl ComputeDevice for Troubled {
     }
 
     fn read(&mut self, from: DeviceBuffer, at: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
-        let trouble = self.call()?;
+        let trouble = self.call("read")?;
         self.inner.read(from, at, bytes)?;
         if trouble == Some(Trouble::Flip) {
             bytes[0] ^= 1;
@@ -116,7 +134,7 @@ impl ComputeDevice for Troubled {
     }
 
     fn launch(&mut self, launch: &KernelLaunch<'_>) -> Result<(), DeviceError> {
-        self.call()?;
+        self.call("launch")?;
         self.inner.launch(launch)
     }
 }
