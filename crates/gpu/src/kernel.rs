@@ -105,6 +105,8 @@ pub enum Flaw {
     None,
     /// A multiplication and an addition in place of a fused multiply-add.
     Unfused,
+    /// Numbers that are not at multiples of their size become zero, which some devices cannot read at all.
+    Strict,
     /// Subnormal numbers that become zero.
     Flushes,
     /// A second for what takes a moment.
@@ -119,6 +121,7 @@ pub fn source_text(dialect: KernelDialect, flaw: Flaw) -> String {
     let flaw = match flaw {
         Flaw::None => "",
         Flaw::Unfused => "#define SWS_UNFUSED\n",
+        Flaw::Strict => "#define SWS_STRICT\n",
         Flaw::Flushes => "#define SWS_FLUSHES\n",
         Flaw::Slow => "#define SWS_SLOW\n",
     };

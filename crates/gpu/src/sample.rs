@@ -24,7 +24,7 @@ impl SampleNumbers {
 
     /// A number below another.
     pub fn below(&mut self, end: u32) -> u32 {
-        (u64::from(self.next_u32()) * u64::from(end) >> 32) as u32
+        ((u64::from(self.next_u32()) * u64::from(end)) >> 32) as u32
     }
 
     fn bytes(&mut self, len: usize) -> Vec<u8> {

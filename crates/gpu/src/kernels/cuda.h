@@ -10,6 +10,7 @@
 
 typedef unsigned char U8;
 typedef signed char S8;
+typedef unsigned short U16;
 typedef unsigned int U32;
 typedef unsigned long long U64;
 
@@ -18,6 +19,7 @@ typedef unsigned long long U64;
 #define GROUP (blockIdx.y)
 #define JOB (blockIdx.z)
 #define MEET __syncthreads()
+#define ALIGNED(p, bytes) 1
 
 // None of these is contracted, whatever the options.
 #define FMA(a, b, c) __fmaf_rn(a, b, c)

@@ -28,9 +28,11 @@ typedef struct {
 
 DEVICE U64 wide(GLOBAL const U32 *job, U32 word) { return (U64)job[word] | (U64)job[word + 1] << 32; }
 
-DEVICE U32 u16_at(GLOBAL const U8 *p) { return (U32)p[0] | (U32)p[1] << 8; }
+// Numbers at multiples of their size: parts begin at multiples of 16, and rows, blocks and groups that hold such
+// numbers have as many bytes as keep them so. Other numbers are read by bytes (packed.c).
+DEVICE U32 u16_at(GLOBAL const U8 *p) { return ALIGNED(p, 2) ? (U32) * (GLOBAL const U16 *)p : 0u; }
 
-DEVICE U32 u32_at(GLOBAL const U8 *p) { return u16_at(p) | u16_at(p + 2) << 16; }
+DEVICE U32 u32_at(GLOBAL const U8 *p) { return ALIGNED(p, 4) ? *(GLOBAL const U32 *)p : 0u; }
 
 DEVICE Row row_of(GLOBAL const U8 *weights, GLOBAL const U32 *job, U32 row) {
   Row r;

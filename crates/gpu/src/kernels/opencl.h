@@ -12,6 +12,7 @@
 
 typedef uchar U8;
 typedef char S8;
+typedef ushort U16;
 typedef uint U32;
 typedef ulong U64;
 
@@ -26,6 +27,13 @@ typedef ulong U64;
 #define FLOAT(bits) as_float(bits)
 #define BITS(number) as_uint(number)
 #define COUNT(bits) ((U32)popcount(bits))
+
+// Tests let numbers at other addresses than those that all devices can read be wrong.
+#if defined(SWS_STRICT)
+#define ALIGNED(p, bytes) ((ulong)(p) % (bytes) == 0)
+#else
+#define ALIGNED(p, bytes) 1
+#endif
 
 // Tests build devices that are wrong in one of these ways, all of which have to be refused.
 #if defined(SWS_UNFUSED)

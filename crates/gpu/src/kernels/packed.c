@@ -1,7 +1,12 @@
 // Products with bf16 whose exponents have codes. Patches are found by counting the escapes before them, which
 // every thread does by itself: no thread waits for another.
 
-DEVICE U64 u64_at(GLOBAL const U8 *p) { return (U64)u32_at(p) | (U64)u32_at(p + 4) << 32; }
+// Eight bytes at any address.
+DEVICE U64 u64_at(GLOBAL const U8 *p) {
+  U64 word = 0;
+  for (U32 i = 0u; i < 8u; i++) word |= (U64)p[i] << (8u * i);
+  return word;
+}
 
 // The lowest bits.
 DEVICE U64 below(U32 bits) { return bits >= 64u ? ~(U64)0 : ((U64)1 << bits) - 1; }

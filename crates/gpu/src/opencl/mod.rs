@@ -81,7 +81,7 @@ impl OpenClDevice {
 
 fn listed() -> Result<&'static [ListedDevice], DeviceError> {
     match raw::list() {
-        Ok(devices) if devices.is_empty() => Err(DeviceError::NoDevices),
+        Ok([]) => Err(DeviceError::NoDevices),
         Ok(devices) => Ok(devices),
         Err(CallError::NoLibrary(cause)) => Err(DeviceError::NoLibrary { cause }),
         Err(_) => Err(DeviceError::NoDevices),

@@ -3,13 +3,13 @@
 use std::cell::RefCell;
 
 use proptest::prelude::*;
-use sws_gpu::{ComputeDevice, DeviceBuffer, OpenClDevice};
 use sws_gpu::{
-    DeviceMatrix, DeviceProduct, Exchange, ExchangeSize, Kernel, MatrixBytes, SampleNumbers,
+    ComputeDevice, DeviceBuffer, DeviceMatrix, DeviceProduct, Exchange, ExchangeSize, Flaw, Kernel,
+    MatrixBytes, OpenClDevice, SampleNumbers,
 };
 use sws_kernels::{Encoding, MatmulScratch, PartLen, Tier, matmul};
 
-use crate::support::{device, same, turn};
+use crate::support::{device, flawed, same, turn};
 
 /// A device with room for matrices of some megabytes.
 struct Bench {
@@ -19,8 +19,9 @@ struct Bench {
 }
 
 impl Bench {
+    /// A device that reads only what every device can.
     fn new() -> Option<Bench> {
-        let mut device = device()?;
+        let mut device = flawed(Flaw::Strict)?;
         let weights = device.allocate(4 << 20).unwrap();
         let exchange = Exchange::new(&mut device, ExchangeSize::of(8, 600, 2100)).unwrap();
         Some(Bench { device, exchange, weights })

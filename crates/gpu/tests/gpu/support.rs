@@ -1,6 +1,7 @@
 //! Devices of tests.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use sws_gpu::{
     ComputeDevice, DeviceBuffer, DeviceError, DeviceFacts, Flaw, KernelLaunch, OpenClDevice,
@@ -20,13 +21,16 @@ pub(crate) fn device() -> Option<OpenClDevice> {
 /// The same with kernels that are wrong in some way.
 pub(crate) fn flawed(flaw: Flaw) -> Option<OpenClDevice> {
     match OpenClDevice::list() {
-        Ok(_) => Some(OpenClDevice::open(0, OpenClDevice::LIMIT, flaw).unwrap()),
+        Ok(_) => Some(OpenClDevice::open(0, PATIENCE, flaw).unwrap()),
         Err(error) => {
             eprintln!("skipped: {error}");
             None
         }
     }
 }
+
+/// The time limit of a command where nothing hangs, on a machine with other work.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// True for the same bits, or two NaNs.
 pub(crate) fn same(a: f32, b: f32) -> bool {
