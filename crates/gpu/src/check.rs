@@ -2,7 +2,7 @@
 
 use sws_kernels::{Encoding, MatmulScratch, Tier, fma, matmul};
 
-use crate::device::{ComputeDevice, DeviceError, KernelLaunch};
+use crate::device::{ComputeDevice, DeviceBuffer, DeviceError, KernelLaunch};
 use crate::exchange::{DeviceProduct, Exchange, ExchangeSize};
 use crate::job::DeviceJob;
 use crate::kernel::Kernel;
@@ -36,32 +36,36 @@ pub fn check(
     encodings: &[Encoding],
     ledger: &mut VramLedger,
 ) -> Result<CheckedCases, DeviceError> {
-    let too_small = |limit| DeviceError::TooSmall {
-        device: device.facts().name.clone(),
-        limit,
-        needed: 2 * ROOM,
-    };
     if !ledger.take(VramLine::Check, 2 * ROOM) {
-        return Err(too_small(ledger.limit()));
+        let device = device.facts().name.clone();
+        return Err(DeviceError::TooSmall { device, limit: ledger.limit(), needed: 2 * ROOM });
     }
-    let weights = device.allocate(ROOM)?;
-    let size = ExchangeSize { inputs: 1 << 16, outputs: 1 << 16, jobs: 64 };
-    assert!(size.bytes() <= ROOM, "room of the check");
-    let checked = Exchange::new(device, size).and_then(|mut exchange| {
-        let operations = operations(device, &exchange);
-        let all = operations.and_then(|operations| {
-            let mut rows = 0;
-            for &encoding in encodings.iter().filter(|it| Kernel::of(**it).is_some()) {
-                rows += matrices(device, &mut exchange, weights, encoding)?;
-            }
-            Ok(CheckedCases { operations, rows })
-        });
-        exchange.free(device);
-        all
+    let checked = device.allocate(ROOM).and_then(|weights| {
+        let cases = compare(device, weights, encodings);
+        device.free(weights);
+        cases
     });
-    device.free(weights);
     ledger.give(VramLine::Check, 2 * ROOM);
     checked
+}
+
+fn compare(
+    device: &mut dyn ComputeDevice,
+    weights: DeviceBuffer,
+    encodings: &[Encoding],
+) -> Result<CheckedCases, DeviceError> {
+    let size = ExchangeSize { inputs: 1 << 16, outputs: 1 << 16, jobs: 64 };
+    assert!(size.bytes() <= ROOM, "room of the check");
+    let mut exchange = Exchange::new(device, size)?;
+    let mut cases = CheckedCases::default();
+    let operations = operations(device, &exchange);
+    let mut result = operations.map(|operations| cases.operations = operations);
+    for &encoding in encodings.iter().filter(|it| Kernel::of(**it).is_some()) {
+        let rows = result.and_then(|()| matrices(device, &mut exchange, weights, encoding));
+        result = rows.map(|rows| cases.rows += rows);
+    }
+    exchange.free(device);
+    result.map(|()| cases)
 }
 
 /// True for the same bits, or two NaNs.
@@ -130,7 +134,7 @@ fn operations(device: &mut dyn ComputeDevice, exchange: &Exchange) -> Result<usi
 fn matrices(
     device: &mut dyn ComputeDevice,
     exchange: &mut Exchange,
-    weights: crate::DeviceBuffer,
+    weights: DeviceBuffer,
     encoding: Encoding,
 ) -> Result<usize, DeviceError> {
     let mut numbers = SampleNumbers::new(2);

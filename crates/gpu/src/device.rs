@@ -106,7 +106,7 @@ pub enum DeviceError {
     OutOfMemory { device: String, bytes: u64 },
     /// A limit too small for the experts of a model.
     #[error(
-        "{limit} bytes of the memory of `{device}` hold no expert, as the first takes {needed}; raise the limit, or leave experts to the CPU"
+        "the limit of {limit} bytes for `{device}` leaves no room for an expert, as at least {needed} bytes are needed; raise it, or leave experts to the CPU"
     )]
     TooSmall { device: String, limit: u64, needed: u64 },
     /// A call that failed, after which the device is not used.
