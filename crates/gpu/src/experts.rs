@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use sws_format::PieceId;
-use sws_kernels::Encoding;
+use sws_kernels::{Activations, Encoding};
 use sws_model::Role;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -27,6 +27,8 @@ pub struct ExpertTensor<'a> {
 pub struct VramShape {
     /// The encodings of their matrices.
     pub encodings: Vec<Encoding>,
+    /// The activations that the model's products take. A device has sums of activations as they are.
+    pub activations: Activations,
     /// Bytes of the largest expert on the device, by [`VramShape::expert_bytes`].
     pub slot_bytes: u64,
     /// The most rows of a matrix.
@@ -123,12 +125,17 @@ impl VramExperts {
         limit: u64,
         shape: &VramShape,
     ) -> Result<VramExperts, DeviceError> {
+        let device_name = device.facts().name.clone();
+        if shape.activations != Activations::F32 {
+            let cause = "activations are rounded to eight bits, and it has no such sums".to_owned();
+            return Err(DeviceError::Unfit { device: device_name, cause });
+        }
         let mut ledger = VramLedger::new(limit);
         let checked = check(&mut *device, &shape.encodings, &mut ledger)?;
         let size = ExchangeSize::of(shape.products, shape.rows, shape.cols);
         let slot_bytes = shape.slot_bytes.next_multiple_of(SLOT_ALIGN).max(SLOT_ALIGN);
         let too_small = DeviceError::TooSmall {
-            device: device.facts().name.clone(),
+            device: device_name,
             limit,
             needed: size.bytes().saturating_add(slot_bytes),
         };

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use sws_format::{Manifest, PieceId, PieceKind};
 use sws_gpu::{ComputeDevice, ExpertTensor, MatrixBytes, VramExperts, VramShape, VramSource};
+use sws_kernels::Activations;
 use sws_model::{
     CausalLm, ForwardPass, Inventory, KvPrecision, ModelSpec, PassSource, ResidentSource, Session,
 };
@@ -79,8 +80,14 @@ impl Fixture {
 
     /// The sizes of its experts; none if none of them is for a device.
     pub(crate) fn shape(&self) -> Option<VramShape> {
-        let mut shape =
-            VramShape { encodings: Vec::new(), slot_bytes: 0, rows: 1, cols: 1, products: 16 };
+        let mut shape = VramShape {
+            encodings: Vec::new(),
+            activations: Activations::F32,
+            slot_bytes: 0,
+            rows: 1,
+            cols: 1,
+            products: 16,
+        };
         for id in self.experts() {
             let bytes = self.with(id, VramShape::expert_bytes);
             let Some(bytes) = bytes else { continue };

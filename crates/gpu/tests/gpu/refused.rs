@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use sws_gpu::{
-    ComputeDevice, DeviceError, Flaw, Kernel, OpenClDevice, VramLedger, VramLine, check,
+    ComputeDevice, DeviceError, Flaw, Kernel, OpenClDevice, VramExperts, VramLedger, VramLine,
+    VramShape, check,
 };
-use sws_kernels::Encoding;
+use sws_kernels::{Activations, Encoding};
 
 use crate::support::{Plan, Trouble, Troubled, device, flawed, turn};
 
@@ -73,6 +74,22 @@ fn a_kernel_that_hangs_ends_by_its_limit() {
     // It answers nothing any more.
     let buffer = device.allocate(16).unwrap();
     assert!(matches!(device.write(buffer, 0, &[0; 16]), Err(DeviceError::Hung { .. })));
+}
+
+#[test]
+fn rounded_activations_stay_on_the_cpu() {
+    let _turn = turn();
+    let Some(device) = device() else { return };
+    let shape = VramShape {
+        encodings: vec![Encoding::Q4],
+        activations: Activations::Int8,
+        slot_bytes: 4096,
+        rows: 64,
+        cols: 64,
+        products: 16,
+    };
+    let error = VramExperts::open(Box::new(device), 1 << 30, &shape).unwrap_err();
+    assert!(matches!(error, DeviceError::Unfit { .. }), "{error}");
 }
 
 #[test]
