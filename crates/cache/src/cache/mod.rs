@@ -374,6 +374,23 @@ impl<T> PredictiveCache<T> {
         None
     }
 
+    /// Empties the slot of a ready piece that is no longer needed. Returns false if it is not ready, or pinned.
+    pub fn release(&mut self, piece: PieceId) -> bool {
+        let Some(&slot) = self.index.get(&piece) else { return false };
+        if !matches!(self.entries[slot].state, SlotState::Ready { pins: 0, .. }) {
+            return false;
+        }
+        self.forget(slot, piece);
+        let entry = &mut self.entries[slot];
+        if let SlotState::Ready { payload, .. } =
+            std::mem::replace(&mut entry.state, SlotState::Gone)
+        {
+            entry.state = SlotState::Empty(payload);
+            self.classes.entry(entry.len).or_default().free.push(slot);
+        }
+        true
+    }
+
     /// Keeps a ready piece until it is unpinned as often as it was pinned. Returns false if it is
     /// not ready.
     pub fn pin(&mut self, piece: PieceId) -> bool {

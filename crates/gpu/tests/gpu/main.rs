@@ -9,4 +9,5 @@ mod ledger;
 mod models;
 mod refused;
 mod source;
+mod streamed;
 mod support;
