@@ -374,17 +374,19 @@ impl<T> PredictiveCache<T> {
         None
     }
 
-    /// Empties the slot of a ready piece that is no longer needed. Returns false if it is not ready, or pinned.
+    /// Empties the slot of a ready piece. Returns false if the piece is not ready, pinned, or needed by the
+    /// running layer.
     pub fn release(&mut self, piece: PieceId) -> bool {
         let Some(&slot) = self.index.get(&piece) else { return false };
-        if !matches!(self.entries[slot].state, SlotState::Ready { pins: 0, .. }) {
+        let entry = &self.entries[slot];
+        let is_idle = matches!(entry.state, SlotState::Ready { pins: 0, .. });
+        if !is_idle || entry.demand == SlotDemand::Needed {
             return false;
         }
         self.forget(slot, piece);
         let entry = &mut self.entries[slot];
-        if let SlotState::Ready { payload, .. } =
-            std::mem::replace(&mut entry.state, SlotState::Gone)
-        {
+        let state = std::mem::replace(&mut entry.state, SlotState::Gone);
+        if let SlotState::Ready { payload, .. } = state {
             entry.state = SlotState::Empty(payload);
             self.classes.entry(entry.len).or_default().free.push(slot);
         }
