@@ -12,6 +12,8 @@ use crate::open::private;
 /// An unfinished file is `.sws-TARGET-PROCESS-NUMBER.tmp`, with a hash of the target's name.
 const START: &str = ".sws-";
 const END: &str = ".tmp";
+/// Names that are tried.
+const ATTEMPTS: usize = 100;
 
 /// A file that replaces another once it is complete, or is removed when it is dropped.
 ///
@@ -58,7 +60,7 @@ impl Replacement {
         let start = format!("{START}{:016x}-", hash(name));
         sweep_named(dir, &start);
         options.read(true).write(true).create_new(true);
-        loop {
+        for _ in 0..ATTEMPTS {
             let number = NUMBER.fetch_add(1, Ordering::Relaxed);
             let unfinished = dir.join(format!("{start}{}-{number}{END}", std::process::id()));
             let file = match options.open(&unfinished) {
@@ -71,16 +73,16 @@ impl Replacement {
             let target = target.to_owned();
             let replacement = Replacement { file, unfinished, target, is_published: false };
             // Another process may have swept it before it was locked.
-            if !is_locked || replacement.is_there() {
+            if !is_locked || !replacement.is_gone() {
                 return Ok(replacement);
             }
         }
+        Err(ErrorKind::AlreadyExists.into())
     }
 
-    fn is_there(&self) -> bool {
+    fn is_gone(&self) -> bool {
         let there = FileIdentity::at_link(&self.unfinished);
-        there
-            .is_ok_and(|there| FileIdentity::of(&self.file).is_ok_and(|it| it.is_same_file(&there)))
+        there.is_err_and(|error| error.kind() == ErrorKind::NotFound)
     }
 
     /// The unfinished file.

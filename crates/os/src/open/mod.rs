@@ -5,7 +5,7 @@ mod unix;
 #[cfg(windows)]
 mod windows;
 
-use std::fs::{File, FileType, OpenOptions, Permissions};
+use std::fs::{File, FileType, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 

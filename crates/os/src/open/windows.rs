@@ -1,5 +1,5 @@
 use std::ffi::OsString;
-use std::fs::{DirBuilder, File, FileType, OpenOptions, Permissions};
+use std::fs::{DirBuilder, File, FileType, OpenOptions};
 use std::io;
 use std::os::windows::ffi::OsStringExt;
 use std::os::windows::fs::{OpenOptionsExt, symlink_dir, symlink_file};
