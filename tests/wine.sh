@@ -49,7 +49,7 @@ C
 x86_64-w64-mingw32-gcc -O2 -shared -o "$WINEPREFIX/drive_c/windows/system32/bcryptprimitives.dll" \
   "$scratch/bin/prng.c" -ladvapi32
 
-echo "== tests of sws-os: reads in flight on one handle, pages, locks, identity"
+echo "== tests of sws-os: reads that are begun without waiting, pages, locks, identity"
 CARGO_TARGET_DIR=$windows CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER=wine \
   cargo test --locked --release --target $target -p sws-os --lib
 

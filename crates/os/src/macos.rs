@@ -24,6 +24,8 @@ struct TaskVmInfo {
     phys_footprint: u64,
     addresses: [u64; 2],
     phys_footprint_peak: i64,
+    /// The system fills the peak only where there is room for all of its revision.
+    rest: [i64; 20],
 }
 
 /// The beginning of `vm_statistics64`, in pages.
