@@ -116,10 +116,10 @@ win --version
 win doctor "$model" >"$dir/doctor" || [ $? = 1 ] || fail "doctor"
 grep -q '^bits  *ok' "$dir/doctor" || fail "its kernels have other bits"
 win verify "$model"
-for words in "inspect $model" "list"; do
-  # shellcheck disable=SC2086
-  win $words >"$dir/theirs"
-done
+win inspect "$model" >"$dir/theirs"
+"$native" inspect "$model" >"$dir/ours"
+same "$dir/ours" "$dir/theirs" "another description"
+win list >"$dir/theirs"
 win plan "$model" --ram 96MiB | tee "$dir/plan"
 grep -q 'runs.* within 96.00 MiB' "$dir/plan" || fail "plan"
 
@@ -153,17 +153,27 @@ same "$dir/chat" "$dir/chat.exe" "another answer"
 
 echo "== serve"
 port=$((20000 + $$ % 20000))
-wine "$scratch/bin/sws.exe" serve "$model" --ram 128MiB --port $port >"$dir/log" 2>&1 &
-server=$!
-for _ in $(seq 100); do
-  curl -sf "http://127.0.0.1:$port/health" >/dev/null && break
-  kill -0 $server 2>/dev/null || { cat "$dir/log" >&2; fail "the server ended"; }
-  sleep 0.2
-done
-ask='{"prompt":"The wolf","seed":7,"max_tokens":20}'
-curl -sf "http://127.0.0.1:$port/v1/completions" -H 'content-type: application/json' -d "$ask" >"$dir/answer" ||
-  { cat "$dir/log" >&2; fail "no answer"; }
-python3 -c 'import json, sys; print(repr(json.load(open(sys.argv[1]))["choices"][0]["text"]))' "$dir/answer"
+# The text that a server answers with, in a file.
+answered() { # FILE PROGRAM..
+  local file=$1
+  shift
+  "$@" serve "$model" --ram 192MiB --port $port >"$dir/log" 2>&1 &
+  server=$!
+  for _ in $(seq 100); do
+    curl -sf "http://127.0.0.1:$port/health" >/dev/null && break
+    kill -0 $server 2>/dev/null || { cat "$dir/log" >&2; fail "the server ended"; }
+    sleep 0.2
+  done
+  curl -sf "http://127.0.0.1:$port/v1/completions" -H 'content-type: application/json' \
+    -d '{"prompt":"The wolf","seed":7,"max_tokens":20}' >"$dir/answer" || { cat "$dir/log" >&2; fail "no answer"; }
+  kill $server
+  wait $server || true
+  port=$((port + 1))
+  python3 -c 'import json, sys; print(repr(json.load(open(sys.argv[1]))["choices"][0]["text"]))' "$dir/answer" | tee "$file"
+}
+answered "$dir/text" "$native"
+answered "$dir/text.exe" wine "$scratch/bin/sws.exe"
+same "$dir/text" "$dir/text.exe" "another answer of the server"
 
 echo "== refusals"
 refused() {
