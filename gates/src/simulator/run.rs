@@ -278,7 +278,8 @@ impl Texts<'_> {
             self.check_reason(&self.over[&number])?;
         }
         let step = clock.now() - began;
-        let earlier = std::mem::replace(&mut self.longest_step, self.longest_step.max(step));
+        let earlier = self.longest_step;
+        self.longest_step = earlier.max(step);
         if let (Some(gap), Some(longest)) = (self.scenario.gap, gaps.into_iter().max()) {
             // Each turn ends after a whole step, and others may have come meanwhile. This step counts once.
             let others = texts.max(self.scenario.at_a_time as u32);
