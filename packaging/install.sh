@@ -102,7 +102,7 @@ fail_writing() { # SENTENCE
 download() { # NAME
   url=$address/$1
   case $downloader in
-    curl) set -- curl -fsSL --connect-timeout 30 --speed-limit 1 --speed-time 60 -o "$stage/$1" "$url" ;;
+    curl) set -- curl -fsSL --proto-redir =https --connect-timeout 30 --speed-limit 1 --speed-time 60 -o "$stage/$1" "$url" ;;
     # Busybox's does not try again, and its time limit (-T) ends in a fault (1.35).
     wget) set -- wget -q -O "$stage/$1" "$url" ;;
     *) set -- wget -t 2 -q -T 60 -O "$stage/$1" "$url" ;;

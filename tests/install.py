@@ -122,7 +122,8 @@ class Run:
     """One run of the script, piped into a shell as a user would, with a home of its own."""
 
     def __init__(self, home, *options, path=None, shell="sh", text=None, user=None, before=None):
-        env = {"HOME": str(home), "PATH": path or os.environ["PATH"], "TMPDIR": str(home)}
+        env = {name: value for name, value in os.environ.items() if name.startswith("QEMU_")}
+        env |= {"HOME": str(home), "PATH": path or os.environ["PATH"], "TMPDIR": str(home)}
         self.process = subprocess.Popen(
             [*shell.split(), "-s", "--", *options],
             stdin=subprocess.PIPE,
