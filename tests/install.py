@@ -36,8 +36,11 @@ GNU, MUSL, ARM, MAC, WINDOWS = (
     "aarch64-apple-darwin",
     "x86_64-pc-windows-gnu",
 )
-TOOLS = "awk basename cat cp cut df dirname find getconf grep gzip head ln mkdir mktemp mv rm rmdir sed sh sha256sum sort tar uname"
+TOOLS = "awk basename cat cp cut df dirname find getconf grep gzip head ln mkdir mktemp mv rm rmdir sed sh sort tar uname"
 NOBODY = 65534
+# The system that runs this.
+HERE = MAC if os.uname().sysname == "Darwin" else f"{os.uname().machine}-unknown-linux-gnu"
+LOADER = pathlib.Path("/lib64/ld-linux-x86-64.so.2")
 # The script as a release has it (`packaging/installer`).
 script = ""
 
@@ -46,6 +49,8 @@ def missing():
     tools = [tool for tool in TOOLS.split() if not shutil.which(tool)]
     if tools:
         return f"no {tools[0]}"
+    if not shutil.which("sha256sum") and not shutil.which("shasum"):
+        return "neither sha256sum nor shasum"
     return "" if shutil.which("curl") or shutil.which("wget") else "neither curl nor wget"
 
 
@@ -173,7 +178,7 @@ def refused(words, sentence, run, home=None, before=None):
 def tools(directory, without=(), **stubs):
     """A directory for PATH: tools of this machine, and scripts in place of some."""
     directory.mkdir()
-    for tool in [*TOOLS.split(), "curl"]:
+    for tool in [*TOOLS.split(), "curl", "sha256sum", "shasum"]:
         if tool not in without and tool not in stubs and shutil.which(tool):
             (directory / tool).symlink_to(shutil.which(tool))
     for tool, text in stubs.items():
@@ -197,7 +202,7 @@ def homes(temp):
 
 def real_release(directory, program):
     """A release with this program, as `packaging/tree` lays it out."""
-    name = f"sws-{VERSION}-{GNU}"
+    name = f"sws-{VERSION}-{HERE}"
     subprocess.run([ROOT / "packaging/tree", program, directory / name], check=True)
     subprocess.run(["strip", directory / name / "bin/sws"], check=True)
     archive = directory / f"{name}.tar.gz"
@@ -227,7 +232,7 @@ def a_real_program(temp, home, program):
     bake(release)
     wanted = subprocess.check_output([program, "--version"], text=True)
     prefix = home() / ".local"
-    run = Run(prefix.parent)
+    run = Run(prefix.parent, "--target", HERE)
     installed("a release", run, prefix, wanted)
     check("is not on PATH" in run.out, "PATH", run)
     tale = [prefix / "bin/sws", "run", "--seed", "1", "-n", "8", "--ram", "64MiB"]
@@ -260,6 +265,8 @@ def choice(temp, home, release):
     for number, (system, machine, getconf, wanted) in enumerate(rows):
         uname = f'#!/bin/sh\ncase $1 in -s) echo {system} ;; -m) echo {machine} ;; esac\n'
         path = tools(temp / f"system-{number}", uname=uname, getconf=getconf)
+        if wanted == GNU and not LOADER.exists():
+            wanted = MUSL
         where, words = home(), f"{system} {machine}"
         run = Run(where, path=path)
         if wanted in (GNU, MUSL, ARM, MAC):
@@ -312,11 +319,11 @@ def tools_that_lack(temp, home, release):
         ("curl", "`curl` or `wget`"),
         ("tar", "`tar`"),
         ("gzip", "`gzip`"),
-        ("sha256sum", "`sha256sum` or `shasum`"),
+        ("sha256sum shasum", "`sha256sum` or `shasum`"),
     ]
     for tool, sentence in rows:
         where = home()
-        path = tools(temp / f"no-{tool}", without=[tool])
+        path = tools(temp / f"no-{tool}", without=tool.split())
         refused(f"without {tool}", sentence, Run(where, "--target", MUSL, path=path), where)
 
 
@@ -456,7 +463,7 @@ def shells(temp, home, release):
         # A system that has nothing else, such as Alpine.
         path = temp / "busybox"
         path.mkdir()
-        for tool in [*TOOLS.split(), "wget"]:
+        for tool in [*TOOLS.split(), "sha256sum", "wget"]:
             (path / tool).symlink_to(busybox)
         where = home()
         run = Run(where, path=str(path), shell=f"{busybox} sh")
