@@ -234,9 +234,9 @@ main() {
     fail_writing "the list of files cannot be written"
   fi
   if [ -f "$prefix/$list" ]; then grep -vxFf "$stage/files" "$prefix/$list" >"$stage/gone"; fi
-  cause=''
+  cause='it cannot be written'
   changed=yes
-  place || fail "$prefix cannot be changed, and is as it was (${cause##*"$newline"}): choose another directory with --prefix"
+  place 2>/dev/null || fail "$prefix cannot be changed, and is as it was (${cause##*"$newline"}): choose another directory with --prefix"
   changed=''
   made=''
   # Files that the earlier version had.
