@@ -38,16 +38,7 @@ fi
 mkdir -p "$scratch/bin" "$scratch/home"
 # With sections at whole pages Wine maps the program, as Windows does, and else copies it into memory.
 x86_64-w64-mingw32-objcopy --strip-all --file-alignment 4096 "$exe" "$scratch/bin/sws.exe"
-export WINEPREFIX=$scratch/prefix WINEDEBUG=-all WINEDLLOVERRIDES="mscoree,mshtml="
-[ -d "$WINEPREFIX" ] || wineboot -i >/dev/null 2>&1
-# Wine 8 lacks the library that Rust takes random numbers from.
-cat >"$scratch/bin/prng.c" <<'C'
-#include <windows.h>
-#include <ntsecapi.h>
-__declspec(dllexport) BOOL WINAPI ProcessPrng(PBYTE p, SIZE_T n) { return RtlGenRandom(p, (ULONG)n); }
-C
-x86_64-w64-mingw32-gcc -O2 -shared -o "$WINEPREFIX/drive_c/windows/system32/bcryptprimitives.dll" \
-  "$scratch/bin/prng.c" -ladvapi32
+. tests/wine_prefix.sh "$scratch"
 
 echo "== tests of sws-os: reads that are begun without waiting, pages, locks, identity"
 CARGO_TARGET_DIR=$windows CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER=wine \
