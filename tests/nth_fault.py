@@ -236,7 +236,6 @@ class Campaign:
         self.name = name
         self.run, self.is_same = COMMANDS[name]
         place = self.place("clean")
-        counts = place.path / "calls"
         # The first run is counted, the second says what is right and what is left behind.
         trace = ["strace", "-f", "-ff", "-qq", "-o", str(scratch / f"{name}-calls"), "-e", f"trace={','.join(FAULTS)}"]
         code, self.out, err = self.run(place, trace, sws)
@@ -295,8 +294,9 @@ class Campaign:
         if code == 0:
             if self.is_same and out != self.out and not (self.name == "serve" and self.out.startswith(out)):
                 return f"wrong output: {out[:200]!r}"
-            if wrong := {k: v for k, v in tree(place.path).items() if self.tree.get(k, v) != v}:
-                return f"wrong files: {sorted(wrong)[:5]}"
+            found = tree(place.path)
+            if wrong := [name for name, digest in self.tree.items() if found.get(name) != digest]:
+                return f"wrong or missing files: {sorted(wrong)[:5]}"
             return "right"
         if "sws: " not in err and "sws: " not in out and not is_mute:
             return f"says nothing, code {code}: {err.strip()[-300:]!r}"

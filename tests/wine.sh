@@ -38,18 +38,9 @@ fi
 mkdir -p "$scratch/bin" "$scratch/home"
 # With sections at whole pages Wine maps the program, as Windows does, and else copies it into memory.
 x86_64-w64-mingw32-objcopy --strip-all --file-alignment 4096 "$exe" "$scratch/bin/sws.exe"
-export WINEPREFIX=$scratch/prefix WINEDEBUG=-all WINEDLLOVERRIDES="mscoree,mshtml="
-[ -d "$WINEPREFIX" ] || wineboot -i >/dev/null 2>&1
-# Wine 8 lacks the library that Rust takes random numbers from.
-cat >"$scratch/bin/prng.c" <<'C'
-#include <windows.h>
-#include <ntsecapi.h>
-__declspec(dllexport) BOOL WINAPI ProcessPrng(PBYTE p, SIZE_T n) { return RtlGenRandom(p, (ULONG)n); }
-C
-x86_64-w64-mingw32-gcc -O2 -shared -o "$WINEPREFIX/drive_c/windows/system32/bcryptprimitives.dll" \
-  "$scratch/bin/prng.c" -ladvapi32
+. tests/wine_prefix.sh "$scratch"
 
-echo "== tests of sws-os: reads in flight on one handle, pages, locks, identity"
+echo "== tests of sws-os: reads that are begun without waiting, pages, locks, identity"
 CARGO_TARGET_DIR=$windows CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER=wine \
   cargo test --locked --release --target $target -p sws-os --lib
 
@@ -116,10 +107,10 @@ win --version
 win doctor "$model" >"$dir/doctor" || [ $? = 1 ] || fail "doctor"
 grep -q '^bits  *ok' "$dir/doctor" || fail "its kernels have other bits"
 win verify "$model"
-for words in "inspect $model" "list"; do
-  # shellcheck disable=SC2086
-  win $words >"$dir/theirs"
-done
+win inspect "$model" >"$dir/theirs"
+"$native" inspect "$model" >"$dir/ours"
+same "$dir/ours" "$dir/theirs" "another description"
+win list >"$dir/theirs"
 win plan "$model" --ram 96MiB | tee "$dir/plan"
 grep -q 'runs.* within 96.00 MiB' "$dir/plan" || fail "plan"
 
@@ -153,17 +144,27 @@ same "$dir/chat" "$dir/chat.exe" "another answer"
 
 echo "== serve"
 port=$((20000 + $$ % 20000))
-wine "$scratch/bin/sws.exe" serve "$model" --ram 128MiB --port $port >"$dir/log" 2>&1 &
-server=$!
-for _ in $(seq 100); do
-  curl -sf "http://127.0.0.1:$port/health" >/dev/null && break
-  kill -0 $server 2>/dev/null || { cat "$dir/log" >&2; fail "the server ended"; }
-  sleep 0.2
-done
-ask='{"prompt":"The wolf","seed":7,"max_tokens":20}'
-curl -sf "http://127.0.0.1:$port/v1/completions" -H 'content-type: application/json' -d "$ask" >"$dir/answer" ||
-  { cat "$dir/log" >&2; fail "no answer"; }
-python3 -c 'import json, sys; print(repr(json.load(open(sys.argv[1]))["choices"][0]["text"]))' "$dir/answer"
+# The text that a server answers with, in a file.
+answered() { # FILE PROGRAM..
+  local file=$1
+  shift
+  "$@" serve "$model" --ram 192MiB --port $port >"$dir/log" 2>&1 &
+  server=$!
+  for _ in $(seq 100); do
+    curl -sf "http://127.0.0.1:$port/health" >/dev/null && break
+    kill -0 $server 2>/dev/null || { cat "$dir/log" >&2; fail "the server ended"; }
+    sleep 0.2
+  done
+  curl -sf "http://127.0.0.1:$port/v1/completions" -H 'content-type: application/json' \
+    -d '{"prompt":"The wolf","seed":7,"max_tokens":20}' >"$dir/answer" || { cat "$dir/log" >&2; fail "no answer"; }
+  kill $server
+  wait $server || true
+  port=$((port + 1))
+  python3 -c 'import json, sys; print(repr(json.load(open(sys.argv[1]))["choices"][0]["text"]))' "$dir/answer" | tee "$file"
+}
+answered "$dir/text" "$native"
+answered "$dir/text.exe" wine "$scratch/bin/sws.exe"
+same "$dir/text" "$dir/text.exe" "another answer of the server"
 
 echo "== refusals"
 refused() {

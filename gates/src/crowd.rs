@@ -56,14 +56,17 @@ impl Told {
     /// True if it has the bits of the same text without others.
     pub(crate) fn is_as(&self, alone: &Told) -> bool {
         let Told { text, tokens, logprobs, certificate, .. } = self;
-        !tokens.is_empty()
-            && alone.tokens.starts_with(tokens)
-            && (text.leaves_after.is_some() || alone.tokens.len() == tokens.len())
-            && (logprobs.is_empty() || alone.logprobs.starts_with(logprobs))
+        let wanted = text.leaves_after.map_or(usize::MAX, |most| most.max(1));
+        let has_logprobs = text.ranked || text.certified;
+        alone.tokens.starts_with(tokens)
+            && tokens.len() >= wanted.min(alone.tokens.len())
+            && alone.logprobs.starts_with(logprobs)
+            && logprobs.len() == if has_logprobs { tokens.len() } else { 0 }
+            && certificate.is_some() == text.certified
             && (certificate.is_none() || *certificate == alone.certificate)
     }
 
-    /// The text with one bit of another value, in each part that is compared.
+    /// The text with one bit of another value, and cut short, in each part that is compared.
     pub(crate) fn altered(&self) -> Vec<Told> {
         let mut all = Vec::new();
         let mut alter = |change: &dyn Fn(&mut Told) -> bool| {
@@ -80,6 +83,13 @@ impl Told {
             step["chain"] = format!("{other}{}", hash.get(1..).unwrap_or_default()).into();
             true
         });
+        alter(&|told| {
+            let most = told.text.leaves_after.unwrap_or(usize::MAX);
+            told.tokens.truncate(most.min(told.tokens.len()).saturating_sub(1));
+            true
+        });
+        alter(&|told| told.logprobs.pop().is_some());
+        alter(&|told| told.certificate.take().is_some());
         all
     }
 }

@@ -35,7 +35,8 @@ fn a_board_has_rounds_and_a_certificate_that_holds() {
 
     let check = |file: &std::path::Path| sws(&[&"bench", &model, &"--check", &file]);
     let agrees = check(&board).succeeded();
-    assert!(agrees.stdout.contains("every bit agrees in all 3 steps"), "{agrees:?}");
+    let agree = "board.json: every bit agrees in all 3 steps";
+    assert!(agrees.stdout.contains(agree), "{agrees:?}");
 
     // Another text, and other logits, are found out.
     for change in ["tokens", "steps"] {
@@ -53,7 +54,7 @@ fn a_board_has_rounds_and_a_certificate_that_holds() {
     }
 
     // Numbers that contradict each other are refused before anything is computed.
-    let lies: [(&str, fn(&mut Value), &str); 7] = [
+    let lies: [(&str, fn(&mut Value), &str); 11] = [
         ("speed", |of| of["rounds"][0]["tokens_per_second"] = 1e6.into(), "another rate"),
         ("negative", |of| of["rounds"][1]["load_seconds"] = (-1.0).into(), "impossible"),
         ("hits", |of| of["rounds"][2]["hit_rate"] = 1.5.into(), "not between 0 and 1"),
@@ -61,13 +62,17 @@ fn a_board_has_rounds_and_a_certificate_that_holds() {
         ("fewer", |of| drop(of["rounds"].as_array_mut().unwrap().pop()), "missing, or there twice"),
         ("tokens", |of| of["new_tokens"] = 4096.into(), "other numbers of tokens"),
         ("drive", |of| of["machine"]["measured"]["ram_bytes"] = 0.into(), "ram_bytes"),
+        ("larger", |of| of["model"]["weight_bytes"] = (1u64 << 40).into(), "another model"),
+        ("other", |of| of["model"]["fingerprint"] = "0".repeat(64).into(), "another model"),
+        ("text", |of| of["certificate"]["prompt"][0] = 5.into(), "another text"),
+        ("warm", |of| of["certificate"]["sampling"]["temperature"] = 1.into(), "temperature 0"),
     ];
     for (name, lie, sentence) in lies {
         let mut forged = json.clone();
         lie(&mut forged);
         let file = temp.path().join(name);
         std::fs::write(&file, forged.to_string()).unwrap();
-        check(&file).refused(2, &[name, "is not a board", sentence]);
+        check(&file).refused(2, &[name, sentence]);
     }
 }
 

@@ -20,11 +20,13 @@ LOGIT_GAIN = 1.3
 # Transformers uses these within models that also read images, and has no entry for their text alone.
 for config, model in (
     (transformers.Mistral4Config, transformers.Mistral4ForCausalLM),
+    (transformers.MistralLarge4Config, transformers.MistralLarge4ForConditionalGeneration),
     (transformers.Step3p7Config, transformers.Step3p7ForConditionalGeneration),
     (transformers.MuseGlimmerConfig, transformers.MuseGlimmerForConditionalGeneration),
     (transformers.MuseSparkConfig, transformers.MuseSparkForConditionalGeneration),
     (transformers.Qwen4ExpConfig, transformers.Qwen4ExpForConditionalGeneration),
     (transformers.InklingConfig, transformers.InklingForConditionalGeneration),
+    (transformers.Inkling2Config, transformers.Inkling2ForConditionalGeneration),
     (transformers.Glm5NextConfig, transformers.Glm5NextForConditionalGeneration),
     (transformers.MiniMaxM3VLConfig, transformers.MiniMaxM3SparseForConditionalGeneration),
 ):
@@ -58,7 +60,13 @@ def drawn_as(variant: Variant, name: str, shape: tuple[int, ...]) -> Tensor:
     tied = text(variant.config).get("tie_word_embeddings", False)
     if re.search(r"(correction_bias|expert_bias|router_bias)$", name):
         return Tensor(shape, 0.15, f32=f32)
-    if name.endswith(("layer_scalar", "per_expert_scale", "router.scale", "global_scale")):
+    if re.search(r"ssmax_scaling\.[sb]$", name):
+        # Queries of all heads that grow by some tenths.
+        return Tensor(shape, 0.1, mean=float(name.endswith("b")), f32=f32)
+    if re.search(r"attn_res\.|static_w$", name):
+        # Queries for mixes of states, and weights of convolutions by tap.
+        return Tensor(shape, 0.5 if name.endswith("static_w") else 1.5, f32=f32)
+    if name.endswith(("layer_scalar", "per_expert_scale", "router.scale", "global_scale", "l2_clip.scale")):
         return Tensor(shape, 0.2, mean=1.0, f32=f32)
     if name.endswith("A_log"):
         # States that last for some ten tokens.

@@ -1,4 +1,4 @@
-"""Tiny checkpoints of Inkling: biases of attention by distance, convolutions behind keys, values and branches, shared experts in the
+"""Tiny checkpoints of Inkling and Inkling 2: biases of attention by distance, convolutions behind keys, values and branches, shared experts in the
 softmax of the router."""
 
 from grouped import variant
@@ -111,7 +111,130 @@ HUB: Config = {
     },
 }
 
+TEXT2: Config = {
+    "bos_token_id": 1,
+    "conv_kernel_size": 4,
+    "d_rel": 5,
+    "dtype": "bfloat16",
+    "eos_token_id": 2,
+    "final_logit_softcapping": 12.0,
+    "head_dim": 12,
+    "hidden_act": "silu",
+    "hidden_size": 40,
+    "layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding", "hybrid"],
+    "log_scaling_alpha": 0.5,
+    "log_scaling_n_floor": 9,
+    "max_position_embeddings": 256,
+    "mlp_gate_softcap": 1.5,
+    "mlp_up_softcap": 2.5,
+    "model_type": "inkling2_text",
+    "moe_intermediate_size": 17,
+    "n_layers_per_attn_res_block": 2,
+    "n_routed_experts": 5,
+    "num_attention_heads": 4,
+    "num_experts_per_tok": 2,
+    "num_hidden_layers": 4,
+    "num_key_value_heads": 2,
+    "pad_token_id": None,
+    "qk_l2_clip_threshold": 3.5,
+    "rel_extent": 21,
+    "rel_l2_clip_threshold": 2.0,
+    "rms_norm_eps": 1e-5,
+    "route_scale": 2.5,
+    "scoring_func": "sigmoid",
+    "sliding_window_size": 11,
+    "swa_head_dim": 10,
+    "swa_num_attention_heads": 6,
+    "swa_num_key_value_heads": 3,
+    "unpadded_vocab_size": 131,
+    "vocab_size": 131,
+}
+INKLING2: Config = {
+    "architectures": ["Inkling2ForConditionalGeneration"],
+    "dtype": "bfloat16",
+    "eos_token_id": 2,
+    "image_token_id": 122,
+    "model_type": "inkling2",
+    "text_config": TEXT2,
+    "transformers_version": "5.24.0",
+    "vision_config": {
+        "hidden_size": 16,
+        "model_type": "inkling2_vision",
+        "num_attention_heads": 2,
+        "num_channels": 3,
+        "num_hidden_layers": 1,
+        "patch_size": 4,
+        "posemb_grid_size": 4,
+        "projection_hidden_dim": 12,
+        "text_hidden_size": 40,
+    },
+}
+# A text model alone, in other spellings. Its first layer sees all positions, and each layer keeps its state.
+TEXT2_ALONE: Config = {
+    **{key: value for key, value in TEXT2.items() if key not in ("conv_kernel_size", "max_position_embeddings", "sliding_window_size")},
+    "architectures": ["Inkling2ForCausalLM"],
+    "d_rel": 3,
+    "head_dim": 9,
+    "layer_types": ["hybrid", "hybrid_sliding", "hybrid"],
+    "model_max_length": 256,
+    "n_layers_per_attn_res_block": 1,
+    "n_routed_experts": 5,
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 1,
+    "rel_extent": 13,
+    "sconv_kernel_size": 3,
+    "sliding_window": 6,
+    "swa_head_dim": 11,
+    "swa_num_attention_heads": 3,
+    "swa_num_key_value_heads": 1,
+    "transformers_version": "5.24.0",
+    "unpadded_vocab_size": 113,
+    "vocab_size": 113,
+}
+
 INKLINGS: list[Variant] = [
+    variant(
+        "inkling2",
+        "the text of a model that sees images: mixes of normed states, queries, keys and values that read one each, limited lengths, "
+        "convolutions with weights of tokens, sinks and gates of tokens, capped gates and ups",
+        INKLING2,
+        controls=[
+            {"text_config": {"final_logit_softcapping": 30.0}},
+            {"text_config": {"log_scaling_alpha": 0.1}},
+            {"text_config": {"mlp_gate_softcap": 4.0}},
+            {"text_config": {"mlp_up_softcap": 25.0}},
+            {"text_config": {"n_layers_per_attn_res_block": 3}},
+            {"text_config": {"qk_l2_clip_threshold": 22.0}},
+            {"text_config": {"rel_l2_clip_threshold": 8.0}},
+            {"text_config": {"route_scale": 1.5}},
+        ],
+        f32=(r"_sconv\.weight$", r"mlp\.gate\.", r"attn_res\."),
+        norm_mean=1.0,
+        router_std=1.2,
+        tokens=33,
+    ),
+    variant(
+        "inkling2_mxfp8",
+        "experts in mxfp8, stacked",
+        INKLING2
+        | {
+            "quantization_config": {"quant_method": "mxfp8", "scale_fmt": "ue8m0", "weight_block_size": [1, 32]},
+            "text_config": TEXT2 | {"hidden_size": 64, "layer_types": ["hybrid_sliding", "hybrid"], "moe_intermediate_size": 32, "num_hidden_layers": 2},
+            "vision_config": INKLING2["vision_config"] | {"text_hidden_size": 64},
+        },
+        controls=[{"text_config": {"mlp_up_softcap": 25.0}}],
+        f32=(r"_sconv\.weight$", r"mlp\.gate\.", r"attn_res\."),
+        quantised="mxfp8",
+        router_std=1.2,
+    ),
+    variant(
+        "inkling2_text",
+        "a text model alone: a first layer that sees all positions, a state kept in every layer, heads of odd lengths",
+        TEXT2_ALONE,
+        controls=[{"log_scaling_alpha": 0.1}, {"n_layers_per_attn_res_block": 2}, {"route_scale": 1.0}],
+        f32=(r"_sconv\.weight$", r"mlp\.gate\.", r"attn_res\."),
+        router_std=1.2,
+    ),
     variant(
         "inkling",
         "the text of a model that sees images and hears: biases by distance in windows and beyond, four convolutions in each layer, "

@@ -96,7 +96,103 @@ DOTS3: Config = spelled_v4(
     v_head_dim=18,
 )
 
+MISTRAL: Config = {
+    "architectures": ["MistralLarge4ForConditionalGeneration"],
+    "dtype": "bfloat16",
+    "image_token_index": 10,
+    "model_type": "mistral_large4",
+    "text_config": {
+        **sizes(40, 7, 4, 4, 46, 113),
+        "attention_bias": False,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "final_logit_softcapping": 8.0,
+        "first_k_dense_replace": 1,
+        "hidden_act": "silu",
+        "index_head_dim": 12,
+        "index_n_heads": 8,
+        "index_topk": 9,
+        "indexer_types": ["full", "full", "shared", "full", "full", "shared", "full"],
+        "kv_lora_rank": 22,
+        "kv_source_layers": [0, 1, 1, 3, 1, 3, 6],
+        "max_position_embeddings": 256,
+        "model_type": "mistral_large4_text",
+        "moe_intermediate_size": 17,
+        "n_group": 1,
+        "n_routed_experts": 7,
+        "n_shared_experts": 1,
+        "no_rope_layers": [1, 1, 1, 0, 1, 0, 1],
+        "num_experts_per_tok": 3,
+        "qk_nope_head_dim": 14,
+        "qk_rope_head_dim": 6,
+        "rms_norm_eps": 1e-5,
+        "rope_parameters": {
+            "attention_factor": 1.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 64,
+            "rope_theta": 10000.0,
+            "rope_type": "yarn",
+        },
+        "routed_scaling_factor": 1.5,
+        "tie_word_embeddings": False,
+        "topk_group": 1,
+        "v_head_dim": 18,
+    },
+    "tie_word_embeddings": False,
+    "transformers_version": "5.24.0",
+    "vision_config": {
+        "head_dim": 8,
+        "hidden_act": "silu",
+        "hidden_size": 16,
+        "image_size": 28,
+        "intermediate_size": 16,
+        "model_type": "pixtral",
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+        "patch_size": 14,
+    },
+}
+# Groups of experts, and layers that turn by the rule of the class.
+MISTRAL_GROUPS: Config = MISTRAL | {
+    "text_config": {key: value for key, value in MISTRAL["text_config"].items() if key not in ("kv_source_layers", "no_rope_layers", "indexer_types")}
+    | {
+        "first_k_dense_replace": 2,
+        "index_topk": 200,
+        "n_group": 3,
+        "n_routed_experts": 6,
+        "n_shared_experts": 2,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 4,
+        "topk_group": 2,
+    }
+}
+
 LATENTS: list[Variant] = [
+    variant(
+        "mistral_large4",
+        "the text of a model that sees images: layers that see the latents of earlier ones, with an indexer or without, layers in which "
+        "nothing turns, learned angles, queries that grow by numbers of each head, capped logits",
+        MISTRAL,
+        controls=[
+            {"text_config": {"final_logit_softcapping": 30.0}},
+            {"text_config": {"index_topk": 8}},
+            {"text_config": {"index_topk": 256}},
+            {"text_config": {"rms_norm_eps": 1e-1}},
+            {"text_config": {"routed_scaling_factor": 1.0}},
+        ],
+        f32=(r"^lerope\.", r"\.gate\.weight$"),
+        router_std=1.2,
+    ),
+    variant(
+        "mistral_large4_groups",
+        "experts in groups, two shared ones; every fourth layer turns nothing, each has latents and an indexer of its own",
+        MISTRAL_GROUPS,
+        controls=[{"text_config": {"topk_group": 1}}, {"text_config": {"routed_scaling_factor": 1.0}}],
+        f32=(r"^lerope\.", r"\.gate\.weight$"),
+        router_std=1.2,
+    ),
     variant(
         "axk1",
         "latent attention; experts in groups, whose output is normed; one dense layer",

@@ -30,6 +30,8 @@ def quantised(scheme: str, weights: Tensors) -> tuple[Tensors, Tensors]:
 def takes(scheme: str, name: str, tensor: torch.Tensor) -> bool:
     if scheme == "mxfp4":
         return name.endswith((".gate_up_proj", ".down_proj"))
+    if scheme == "mxfp8":
+        return name.endswith((".w13_weight", ".w2_weight"))
     if scheme == "mxfp4_pack":
         return ".block_sparse_moe.experts." in name
     if scheme in ("int4", "gptq"):
@@ -72,6 +74,15 @@ def mxfp4_pack(name: str, tensor: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
     exact = (of_e2m1(codes) * exponents.exp2()[..., None]).flatten(-2)
     parts = {"packed": pairs(codes.flatten(-2)), "scale": (exponents + 127).to(torch.uint8)}
     return {f"{name}_{part}": tensor for part, tensor in parts.items()}, exact
+
+
+def mxfp8(name: str, tensor: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    """Inkling 2: e4m3 with the exponent of a power of two for 32 columns."""
+    groups = tensor.unflatten(-1, (-1, 32))
+    scales = powers(groups.abs().amax(-1) / 448)
+    codes = (groups / scales[..., None]).to(torch.float8_e4m3fn)
+    exact = (codes.float() * scales[..., None]).flatten(-2)
+    return {name: codes.flatten(-2), f"{name}_scale": (scales.log2() + 127).to(torch.uint8)}, exact
 
 
 def fp8(dtype: torch.dtype) -> Callable[[str, torch.Tensor], tuple[Tensors, torch.Tensor]]:
@@ -226,6 +237,7 @@ SCHEMES = {
     "dsv4": dsv4,
     "mxfp4": mxfp4,
     "mxfp4_pack": mxfp4_pack,
+    "mxfp8": mxfp8,
     "fp8": fp8(torch.float32),
     "fp8_bf16": fp8(torch.bfloat16),
     "int4": int4,

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::paired;
+
 pub use file::{Measured, MeasuredRound};
 
 const OPENING: &str = "\
@@ -105,9 +107,8 @@ fn row(name: &str, measured: &Measured, ram: &str) -> Result<String> {
 }
 
 fn median(rounds: &[&MeasuredRound], value: fn(&MeasuredRound) -> Option<f64>) -> Option<f64> {
-    let mut values: Vec<f64> = rounds.iter().filter_map(|round| value(round)).collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
+    let values: Vec<f64> = rounds.iter().filter_map(|round| value(round)).collect();
+    (!values.is_empty()).then(|| paired::median(values))
 }
 
 /// Two digits that count, or all before the point.

@@ -90,7 +90,9 @@ pub fn page(dir: &Path) -> Result<String> {
         writeln!(page, "| {} | {lacking} |", types[0])?;
     }
     let names: Vec<&str> = others.iter().map(|entry| entry.name.as_str()).collect();
-    writeln!(page, "\nDescribed by `sws inspect` all the same: {}.", names.join(", "))?;
+    if !names.is_empty() {
+        writeln!(page, "\nDescribed by `sws inspect` all the same: {}.", names.join(", "))?;
+    }
     Ok(page)
 }
 

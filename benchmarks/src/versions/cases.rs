@@ -132,7 +132,12 @@ impl Case {
                 let (checkpoint, _) = models(arguments, &programs[1])?;
                 let bytes = safetensors(&checkpoint)?.values().sum();
                 let line = vec!["shard".into(), checkpoint.into(), "--out".into()];
-                prepared(Kind::Bytes(bytes, arguments.scratch.join("sharded")), line)
+                let dir = arguments.scratch.join("sharded");
+                // Of a run that was interrupted.
+                for suffix in OLD_AND_NEW {
+                    remove(&dir.with_extension(suffix))?;
+                }
+                prepared(Kind::Bytes(bytes, dir), line)
             }
         })
     }
@@ -187,21 +192,16 @@ impl Prepared {
                 succeed(program, &line, None)?;
                 let seconds = clock.now().as_secs_f64();
                 let files = safetensors(&out)?;
-                if warm_up && other.exists() {
-                    for file in files.keys() {
-                        let [a, b] = [&out, &other].map(|dir| dir.join(file));
-                        ensure!(
-                            same_bytes(&a, &b)?,
-                            "`{}` and `{}` differ, so the two builds gave different results",
-                            a.display(),
-                            b.display()
-                        );
-                    }
-                }
+                let compared = match warm_up && other.exists() {
+                    true => same_files(&out, &other, files.keys()),
+                    false => Ok(()),
+                };
+                // Those of the first of the warm-up pair are kept for the second.
                 if !warm_up || other.exists() {
                     remove(&out)?;
                     remove(&other)?;
                 }
+                compared?;
                 Ok(Outcome { speed: *bytes as f64 / 1e9 / seconds, work: json!(files) })
             }
         }
@@ -216,6 +216,19 @@ fn tokens(told: &Value, part: &str) -> Result<Outcome> {
         speed.with_context(|| format!("`sws run --json` reports no speed of its {part}"))?;
     ensure!(told["tokens"].is_array(), "`sws run --json` lists no tokens");
     Ok(Outcome { speed, work: told["tokens"].clone() })
+}
+
+fn same_files<'f>(a: &Path, b: &Path, files: impl Iterator<Item = &'f PathBuf>) -> Result<()> {
+    for file in files {
+        let [a, b] = [a, b].map(|dir| dir.join(file));
+        ensure!(
+            same_bytes(&a, &b)?,
+            "`{}` and `{}` differ, so the two builds gave different results",
+            a.display(),
+            b.display()
+        );
+    }
+    Ok(())
 }
 
 fn remove(dir: &Path) -> Result<()> {

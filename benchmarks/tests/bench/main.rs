@@ -7,6 +7,7 @@ mod measured;
 mod models;
 mod plans;
 mod published;
+mod reliability;
 mod report;
 mod resident;
 mod stream;

@@ -62,7 +62,7 @@ impl CandleAttention {
             QkNorm::None => None,
             QkNorm::PerHead => Some((spec.head_dim, spec.head_dim)),
             QkNorm::FullWidth => Some((q, kv)),
-            QkNorm::PerRotatedHead | QkNorm::Unweighted => {
+            QkNorm::PerRotatedHead | QkNorm::Unweighted | QkNorm::Limited { .. } => {
                 return Err(crate::ffn::unknown("norms of rotated heads"));
             }
         };

@@ -61,6 +61,9 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
             "the model type `{model_type}` but only {known}"
         )));
     }
+    if spec.learned_angles || spec.kept.is_some() {
+        return Err(unknown("learned angles, or kept states"));
+    }
     if spec.embedding_norm.is_some() || spec.head.rows != [spec.vocab; 2] {
         return Err(unknown("normed embeddings, or a head of fewer tokens"));
     }

@@ -57,7 +57,8 @@ impl Far {
         let (json, manifest, is_new) = manifest(&origin, &root, longest)?;
         let place = ModelPlace::open(&root, &short(&json), Arc::new(manifest), options.limit)?;
         let path = place.files.join(MANIFEST_FILE);
-        if !path.exists() {
+        // Another one is of a crash.
+        if read_within(&path, longest).as_ref() != Some(&json) {
             replace(&path, &json).map_err(|e| FarError::write(&path, e))?;
         }
         drop(json);

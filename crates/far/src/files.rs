@@ -1,10 +1,11 @@
 //! Files of the cache: links and pipes in their place are not followed, and other users cannot
 //! read them.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
+use sws_os::file::remove_any;
 use sws_os::open::{no_link, private};
 use sws_os::replace::Replacement;
 
@@ -19,10 +20,7 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
         Err(e) if path.symlink_metadata().is_err() || is_file(path) => return Err(e),
         _ => {}
     }
-    match path.symlink_metadata()?.is_dir() {
-        true => fs::remove_dir(path)?,
-        false => fs::remove_file(path)?,
-    }
+    remove_any(path)?;
     match open()? {
         file if file.metadata()?.is_file() => Ok(file),
         _ => Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file")),

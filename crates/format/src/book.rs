@@ -162,7 +162,7 @@ fn store(path: &Path, entries: &[(u64, u64, u64)]) -> io::Result<()> {
         bytes.extend([offset, len, sum].into_iter().flat_map(u64::to_le_bytes));
     }
     bytes.extend(checksum(&bytes).to_le_bytes());
-    let mut record = Replacement::begin(path)?;
+    let mut record = Replacement::begin_unswept(path)?;
     record.file().write_all(&bytes)?;
     // A record that a crash has damaged has another checksum.
     record.publish_unsynced()
@@ -174,7 +174,8 @@ fn drop_oldest(folder: &Path) -> io::Result<()> {
     let mut records = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        let stat = entry.metadata()?;
+        // Another process may have removed it.
+        let Ok(stat) = entry.metadata() else { continue };
         if entry.path().extension().is_some_and(|end| end == "sums") {
             // Even the shortest record takes a whole disk block.
             records.push((stat.modified()?, stat.len().next_multiple_of(4096), entry.path()));

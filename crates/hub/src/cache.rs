@@ -21,6 +21,7 @@ use sws_os::lock::{lock_alone, wait_alone};
 use sws_os::open::symlink;
 
 use crate::name::{is_commit, is_revision};
+use crate::staging::write_synced;
 use crate::{HubError, ModelId};
 
 const PREFIX: &str = "models--";
@@ -144,7 +145,7 @@ impl CachedModel {
         let fresh = path.with_added_extension("sws-tmp");
         let parent = path.parent().unwrap_or(&self.dir);
         std::fs::create_dir_all(parent)
-            .and_then(|()| std::fs::write(&fresh, commit))
+            .and_then(|()| write_synced(&fresh, commit.as_bytes()))
             .and_then(|()| std::fs::rename(&fresh, &path))
             .map_err(|e| HubError::write(&path, e))
     }

@@ -6,7 +6,8 @@
 //! DIR/whole/FILE    a weight file, or its beginning
 //! ```
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -136,7 +137,7 @@ impl Staging {
         let fresh = self.dir.join(UNRECORDED);
         // A link could lead to a foreign file.
         remove(&fresh)?;
-        std::fs::write(&fresh, json)
+        write_synced(&fresh, &json)
             .and_then(|()| std::fs::rename(&fresh, &path))
             .map_err(|e| HubError::write(&path, e))
     }
@@ -165,6 +166,13 @@ impl Staging {
 pub fn begun_bytes(out: &Path) -> u64 {
     let shards = out.canonicalize().unwrap_or_else(|_| out.to_owned());
     tree_size(&shards).saturating_add(tree_size(&staging(out).join(WHOLE)))
+}
+
+/// Writes a file whose bytes are on the disk before another gets its name.
+pub(crate) fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
 }
 
 #[cfg(test)]

@@ -4,21 +4,25 @@
 
 use crate::config::{ConfigEntry, ConfigError, ConfigMap, FamilyConfig};
 use crate::spellings::{
-    DENSE_OF_LONGCAT, DIVISOR_OF_LOGITS, EPS_OF_MIMO, EXPERT_OF_LONGCAT, EXPERTS, GROUPS, PATTERN,
-    RENORMALISE, TAPS_OF_INKLING, TAPS_OF_LING, TOP_K, WINDOW_OF_INKLING,
+    CONTEXT_OF_INKLING2, DENSE_OF_LONGCAT, DIVISOR_OF_LOGITS, EPS_OF_MIMO, EXPERT_OF_LONGCAT,
+    EXPERTS, FACTOR_OF_INKLING2, GROUPS, PATTERN, RENORMALISE, TAPS_OF_INKLING, TAPS_OF_LING,
+    TOP_K, WIDTH_OF_INKLING2, WINDOW_OF_INKLING,
 };
 
 /// Names of one entry, and the families in which they are; all, if none is named. A name
 /// `object.entry` is that of an entry of an object.
-const ALL: [(&[&str], &[&str]); 17] = [
+const ALL: [(&[&str], &[&str]); 20] = [
     (&[], &EXPERTS),
     (&[], &TOP_K),
     (&[], &GROUPS),
     (&["bailing_hybrid"], &RENORMALISE),
     (&["bailing_hybrid"], &TAPS_OF_LING),
     (&["gemma3_text"], &PATTERN),
-    (&["inkling_text"], &TAPS_OF_INKLING),
-    (&["inkling_text"], &WINDOW_OF_INKLING),
+    (INKLING, &TAPS_OF_INKLING),
+    (INKLING, &WINDOW_OF_INKLING),
+    (&["inkling2_text"], &CONTEXT_OF_INKLING2),
+    (&["inkling2_text"], &FACTOR_OF_INKLING2),
+    (&["inkling2_text"], &WIDTH_OF_INKLING2),
     (&["inkling_text"], &DIVISOR_OF_LOGITS),
     (&["longcat_flash"], &DENSE_OF_LONGCAT),
     (&["longcat_flash"], &EXPERT_OF_LONGCAT),
@@ -30,6 +34,7 @@ const ALL: [(&[&str], &[&str]); 17] = [
     (M3, &["sparse_attention_config.sparse_local_block", "index_local_blocks"]),
 ];
 
+const INKLING: &[&str] = &["inkling_text", "inkling2_text"];
 const M3: &[&str] = &["minimax_m3_vl_text"];
 
 /// Refuses a configuration that gives one entry two values, under two names.

@@ -78,12 +78,12 @@ pub use source::{
     WeightSource, Weights,
 };
 pub use spec::{
-    AttentionExtras, AttentionGate, AttentionSpec, BlocksSpec, CompressedSpec, ConvSpec,
+    AddedConv, AttentionExtras, AttentionGate, AttentionSpec, BlocksSpec, CompressedSpec, ConvSpec,
     DeltaInputs, DeltaSpec, DistanceSpec, ExpertGroups, Ffn, GateUp, GroupMeasure, HeadSpec,
-    IndexerSpec, KeyValues, LatentGates, LatentNorm, LatentSpec, LayerInputs, LayerSpec, Mixer,
-    MlpSpec, ModelSpec, MoeSpec, NgramNumbers, NgramSpec, Norm, NormGates, PoolIndexer, PoolSpec,
-    QkNorm, RankedRouter, Renormalise, Residual, Router, RouterScores, SharedSpec, SparseSpec,
-    StateSpaceSpec, StreamReads, Temperature,
+    IndexerSpec, KeptStates, KeyValues, LatentGates, LatentNorm, LatentSpec, LayerInputs,
+    LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, NgramNumbers, NgramSpec, Norm, NormGates,
+    PoolIndexer, PoolSpec, QkNorm, RankedRouter, Renormalise, Residual, Router, RouterScores,
+    SharedSpec, SparseSpec, StateSpaceSpec, StreamReads, Temperature,
 };
 pub use state::{ForwardState, SavedState};
 pub use unused::{LeftOut, Unused, UnusedPart};

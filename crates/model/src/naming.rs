@@ -131,6 +131,10 @@ impl FamilyNaming {
     }
 
     fn place_outside(&self, name: &str) -> Option<Placement> {
+        if let Some((id, rule)) = self.names.numbered(name, self.layers) {
+            let &TensorRule { role, matrix, .. } = rule;
+            return Some(Placement::Piece { id, rank: role as u16, matrix });
+        }
         let role = self.names.outside(name)?;
         let (id, matrix) = outside(role);
         Some(Placement::Piece { id, rank: role_rank(role), matrix })
@@ -170,7 +174,7 @@ impl FamilyNaming {
                     }
                     None => continue,
                 },
-                RuleTarget::Experts { .. } => continue,
+                RuleTarget::Experts { .. } | RuleTarget::Numbered(..) => continue,
             };
             return Some(Placement::Piece { id: PieceId::new(layer, kind), rank, matrix });
         }

@@ -12,7 +12,8 @@ use sws_format::{PieceId, PieceKind};
 
 use crate::role::Role;
 use crate::spec::{
-    Ffn, LatentNorm, LayerInputs, LayerSpec, Mixer, MlpSpec, ModelSpec, Norm, Router, StreamReads,
+    AddedConv, Ffn, LatentNorm, LayerInputs, LayerSpec, Mixer, MlpSpec, ModelSpec, Norm, Router,
+    StreamReads,
 };
 use attention::{attention, latent};
 use compressed::compressed;
@@ -104,7 +105,11 @@ impl ModelSpec {
             let norm = TensorSpec::vector(Role::EmbeddingNorm, self.hidden);
             reads.push(ReadStep::Tensor(PieceKind::Norms, norm));
         }
-        reads.extend(self.layers[layer].reads(self));
+        if self.learned_angles && layer == 0 {
+            let pairs = self.ropes.first().map_or(0, |rope| rope.inv_freq.len());
+            reads.push(ReadStep::Tensor(PieceKind::Norms, TensorSpec::vector(Role::Angles, pairs)));
+        }
+        reads.extend(self.layers[layer].reads(self, layer));
         reads
     }
 
@@ -188,9 +193,11 @@ impl ModelSpec {
 
     /// The tensors that reduce residual streams, or kept states, to the input of the final norm.
     fn head_streams(&self) -> Vec<TensorSpec> {
-        if self.kept_every.is_some() {
+        if let Some(kept) = self.kept {
             let roles = [Role::HeadMixNorm, Role::HeadMix];
-            return roles.map(|role| TensorSpec::vector(role, self.hidden)).to_vec();
+            let roles = if kept.normed.is_some() { &roles[1..] } else { &roles };
+            let vector = |role: &Role| TensorSpec::vector(*role, self.hidden);
+            return roles.iter().map(vector).collect();
         }
         let by_weights = self.stream_reads == StreamReads::Weights;
         let Some(streams) = self.streams.filter(|_| by_weights) else {
@@ -241,7 +248,8 @@ impl ModelSpec {
 }
 
 impl LayerSpec {
-    fn reads(&self, model: &ModelSpec) -> Vec<ReadStep> {
+    fn reads(&self, model: &ModelSpec, layer: usize) -> Vec<ReadStep> {
+        let branch = |site| Branch { spec: model, layer, site };
         let hidden = model.hidden;
         let mut reads = Vec::new();
         let mut read = |kind, tensors: Vec<TensorSpec>| {
@@ -253,12 +261,16 @@ impl LayerSpec {
             roles.into_iter().flatten().map(|role| TensorSpec::vector(role, hidden)).collect()
         };
         read(PieceKind::Attention, ngrams(self, model));
-        read(Site::Mixer.piece(), Site::Mixer.reads(model));
+        read(Site::Mixer.piece(), branch(Site::Mixer).reads());
         // Mean streams are normed already.
         let normed = model.stream_gates().is_none();
         if self.mixer != Mixer::None && normed {
             read(PieceKind::Norms, with_bias(Role::MixerNorm, Role::MixerNormBias));
             read(Site::Mixer.piece(), Site::Mixer.gates_of(self, hidden));
+        }
+        if self.inputs_apart() {
+            let roles = [Role::KeyInputNorm, Role::ValueInputNorm];
+            read(PieceKind::Norms, roles.map(|role| TensorSpec::vector(role, hidden)).to_vec());
         }
         match &self.mixer {
             Mixer::Attention(spec) => read(PieceKind::Attention, attention(spec, hidden)),
@@ -271,7 +283,7 @@ impl LayerSpec {
         }
         let norm = |role| vec![TensorSpec::vector(role, hidden)];
         let conv = |role| {
-            let conv = |cols| TensorSpec { role, rows: hidden, cols };
+            let conv = |conv: AddedConv| TensorSpec { role, rows: hidden, cols: conv.taps };
             self.residual.conv.map(conv).into_iter().collect::<Vec<_>>()
         };
         if self.mixer != Mixer::None {
@@ -283,7 +295,7 @@ impl LayerSpec {
         if self.residual.shares.is_some() && self.mixer != Mixer::None {
             read(PieceKind::Norms, norm(Role::MixerShares));
         }
-        read(Site::Ffn.piece(), Site::Ffn.reads(model));
+        read(Site::Ffn.piece(), branch(Site::Ffn).reads());
         let split = self.residual.split && self.moe().is_some();
         if !self.residual.parallel && !split && self.ffn != Ffn::None && normed {
             read(PieceKind::Norms, with_bias(Role::FfnNorm, Role::FfnNormBias));

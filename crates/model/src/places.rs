@@ -11,7 +11,7 @@ pub(crate) fn outside(role: Role) -> (PieceId, bool) {
         Role::Embedding => (PieceId::EMBED, true),
         Role::Table => (PieceId::table(0, 0), true),
         Role::LayerInputs => (PieceId::new(0, PieceKind::LayerInput), true),
-        Role::EmbeddingNorm => (PieceId::new(0, PieceKind::Norms), false),
+        Role::EmbeddingNorm | Role::Angles => (PieceId::new(0, PieceKind::Norms), false),
         Role::LayerInputsNorm => (PieceId::new(0, PieceKind::Norms), false),
         _ => (PieceId::FINAL_NORM, false),
     }

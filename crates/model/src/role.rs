@@ -37,6 +37,8 @@ roles! {
     Embedding: MATRIX,
     /// The norm of embeddings, stored with the norms of the first layer.
     EmbeddingNorm: VECTOR,
+    /// The logarithms of the factors of angles, stored with the norms of the first layer.
+    Angles: VECTOR,
     /// Table whose rows tokens select: one row per token, or several for n-grams.
     Table: MATRIX,
     /// Matrix from the embedding to the per-layer inputs, stored with the first layer.
@@ -69,11 +71,14 @@ roles! {
     MixerStreamsUp: MATRIX,
     /// The norm of kept states, before the logits of the mix that the mixer reads.
     MixerMixNorm: VECTOR,
-    /// The row that computes these logits.
+    /// The row that computes these logits; three where keys and values have inputs of their own.
     MixerMix: VECTOR,
     /// The norm before the mixer.
     MixerNorm: VECTOR,
     MixerNormBias: VECTOR,
+    /// The norms before the matrices of keys and of values, where these have inputs of their own.
+    KeyInputNorm: VECTOR,
+    ValueInputNorm: VECTOR,
     /// The convolution of the mixer's output.
     MixerConv: VECTOR,
     /// The norm of the mixer's output.
@@ -99,6 +104,9 @@ roles! {
     /// Matrix to the weights of an indexer's heads.
     IndexWeights: MATRIX,
     QueryDownNorm: VECTOR,
+    /// The norm of the hidden state before the queries of an indexer.
+    IndexQueryNorm: VECTOR,
+    IndexQueryNormBias: VECTOR,
     /// Matrix from the latent query to queries.
     QueryUp: MATRIX,
     /// Matrix from the latent query, or the hidden state, to the queries of an indexer.
@@ -108,6 +116,9 @@ roles! {
     KvDownNorm: VECTOR,
     /// The norm of the rotated part of a key of latent attention.
     LatentKeyNorm: VECTOR,
+    /// The factors of the logarithm of a position by which queries of heads grow, and what is added.
+    QueryGrowth: VECTOR,
+    QueryGrowthBias: VECTOR,
     /// Bias of the logits of entries: [positions of an entry, elements].
     PoolBias: VECTOR,
     PoolNorm: VECTOR,
@@ -115,6 +126,9 @@ roles! {
     IndexPoolNorm: VECTOR,
     IndexKeyNorm: VECTOR,
     IndexKeyNormBias: VECTOR,
+    /// The same of the heads of an indexer.
+    IndexGrowth: VECTOR,
+    IndexGrowthBias: VECTOR,
     /// One number per head of latent attention.
     LatentSinks: VECTOR,
     /// Matrix from the latent: for each head the rows of its keys, then those of its values.
@@ -130,6 +144,11 @@ roles! {
     /// Matrix to queries, keys, values and gates, grouped by key heads.
     MixedGate: MATRIX,
     OutputGate: MATRIX,
+    /// Matrix to the sinks of a token, one per head.
+    TokenSinks: MATRIX,
+    /// Matrices to further weights of the convolutions of keys and of values.
+    KeyTaps: MATRIX,
+    ValueTaps: MATRIX,
     /// Matrix to the share of each correction that is applied.
     Beta: MATRIX,
     /// Matrix to the decays of states, before their bias and rate.
@@ -165,6 +184,8 @@ roles! {
     BlockQueryNorm: VECTOR,
     /// The norm of the keys of an indexer of blocks.
     BlockKeyNorm: VECTOR,
+    /// Weights of the factors of distance biases, for each head.
+    DistanceNorm: VECTOR,
     /// Columns that the factors of distance biases are multiplied with: [numbers of a head,
     /// distances]
     DistanceRows: VECTOR,

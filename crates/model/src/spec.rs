@@ -13,8 +13,8 @@ use sws_kernels::functional::Streams;
 
 use crate::rope::Rope;
 pub use attention::{
-    AttentionExtras, AttentionGate, AttentionSpec, BlocksSpec, DistanceSpec, KeyValues, QkNorm,
-    Temperature,
+    AddedConv, AttentionExtras, AttentionGate, AttentionSpec, BlocksSpec, DistanceSpec, KeyValues,
+    QkNorm, Temperature,
 };
 pub use compressed::{CompressedSpec, PoolIndexer, PoolSpec};
 pub(crate) use experts::MAX_GROUPS;
@@ -46,6 +46,8 @@ pub struct ModelSpec {
     pub tied: bool,
     /// The rotary embeddings that layers refer to.
     pub ropes: Vec<Rope>,
+    /// True if weights change the angles of the first of them: by factors whose logarithms they have.
+    pub learned_angles: bool,
     /// The layers, first to last.
     pub layers: Vec<LayerSpec>,
     /// The residual streams that form the hidden state of a token; `None` if there is only one.
@@ -54,11 +56,8 @@ pub struct ModelSpec {
     pub streams: Option<Streams>,
     /// Inputs that branches and the head read from several streams.
     pub stream_reads: StreamReads,
-    /// Number of layers from one kept state to the next, beginning with the first layer. Before the
-    /// mixer of such a layer the state is kept, and the new state begins as the mixer's branch. All
-    /// branches and the final norm read a mix of the state and the kept states. `None` if no states
-    /// are kept.
-    pub kept_every: Option<usize>,
+    /// States kept from earlier layers; `None` if none are kept.
+    pub kept: Option<KeptStates>,
     /// The factor applied to embeddings.
     pub embedding_scale: f32,
     /// The norm of embeddings, if they are normed.
@@ -68,6 +67,19 @@ pub struct ModelSpec {
     pub layer_inputs: Option<LayerInputs>,
     /// The final norm and the head.
     pub head: HeadSpec,
+}
+
+/// States kept from earlier layers. Before the mixer of some layers the state is kept, and the new
+/// state begins as the mixer's branch. All branches and the final norm read a mix of the state and
+/// the kept states.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KeptStates {
+    /// Number of layers from one kept state to the next, beginning with the first layer.
+    pub every: usize,
+    /// The number added to the mean of squares, if mixes are of normed states. Norms have no weights
+    /// then, and the mixer of the first layer reads its state as it is. Otherwise mixes are of the
+    /// states, and the norms before the logits of their shares have weights.
+    pub normed: Option<f32>,
 }
 
 /// The final norm, and the head, which computes logits.
@@ -151,9 +163,8 @@ pub struct Residual {
     pub scaled_state: bool,
     /// True if the output of a dense feed-forward block is multiplied by a number.
     pub scaled_mlp: bool,
-    /// Number of values that the convolution of each branch sees. Its result is added to the
-    /// branch; `None` without convolutions.
-    pub conv: Option<usize>,
+    /// The convolution of each branch; `None` without convolutions.
+    pub conv: Option<AddedConv>,
 }
 
 impl Default for Residual {
@@ -245,7 +256,7 @@ impl ModelSpec {
 
     /// Number of streams of a token, or of its state and the kept states; otherwise 1.
     pub fn states(&self) -> usize {
-        let kept = self.kept_every.map_or(0, |every| self.layers.len().div_ceil(every));
+        let kept = self.kept.map_or(0, |kept| self.layers.len().div_ceil(kept.every));
         self.streams.map_or(1 + kept, |streams| streams.count)
     }
 
@@ -283,17 +294,22 @@ impl LayerSpec {
         }
     }
 
+    /// True if keys and values have inputs of their own.
+    pub(crate) fn inputs_apart(&self) -> bool {
+        matches!(&self.mixer, Mixer::Attention(spec) if spec.extras.inputs_apart)
+    }
+
     /// Number of values that the convolutions of keys, of values, of the mixer and of the
     /// feed-forward block remember.
     pub(crate) fn convs(&self, hidden: usize) -> [usize; 4] {
         let [keys, values] = match &self.mixer {
             Mixer::Attention(spec) => {
-                let past = spec.extras.conv.map_or(0, |taps| taps - 1);
+                let past = spec.extras.conv.map_or(0, |conv| conv.taps - 1);
                 [spec.key_width(), spec.value_width()].map(|width| past * width)
             }
             _ => [0; 2],
         };
-        let branch = self.residual.conv.map_or(0, |taps| (taps - 1) * hidden);
+        let branch = self.residual.conv.map_or(0, |conv| (conv.taps - 1) * hidden);
         [keys, values, branch, branch]
     }
 

@@ -21,10 +21,28 @@ pub(crate) fn experts_of(model_type: &str) -> &'static str {
     match model_type {
         "gpt_oss" | "granitemoe" | "granitemoehybrid" | "llama4_text" | "minimax_m2"
         | "minimax_m3_vl_text" | "mixtral" | "muse_spark_text" | "phimoe" => "num_local_experts",
-        "axk1" | "axk2" | "deepseek_v2" | "deepseek_v3" | "deepseek_v32" | "deepseek_v4"
-        | "dots1" | "dots3_note_text" | "glm4_moe" | "glm4_moe_lite" | "glm5_next_text"
-        | "glm_moe_dsa" | "hy_v4" | "inkling_text" | "kimi_k2" | "longcat_flash"
-        | "mimo_v2_flash" | "mistral4" | "nemotron_h" | "solar_open" => "n_routed_experts",
+        "axk1"
+        | "axk2"
+        | "deepseek_v2"
+        | "deepseek_v3"
+        | "deepseek_v32"
+        | "deepseek_v4"
+        | "dots1"
+        | "dots3_note_text"
+        | "glm4_moe"
+        | "glm4_moe_lite"
+        | "glm5_next_text"
+        | "glm_moe_dsa"
+        | "hy_v4"
+        | "inkling2_text"
+        | "inkling_text"
+        | "kimi_k2"
+        | "longcat_flash"
+        | "mimo_v2_flash"
+        | "mistral4"
+        | "mistral_large4_text"
+        | "nemotron_h"
+        | "solar_open" => "n_routed_experts",
         "ernie4_5_moe" | "step3p5" => "moe_num_experts",
         _ => "num_experts",
     }
@@ -51,6 +69,11 @@ pub(crate) const RENORMALISE: [&str; 2] = ["moe_renormalize", "norm_topk_prob"];
 /// Taps of the convolutions of Ling and of Inkling.
 pub(crate) const TAPS_OF_LING: [&str; 2] = ["linear_conv_kernel_dim", "short_conv_kernel_size"];
 pub(crate) const TAPS_OF_INKLING: [&str; 2] = ["conv_kernel_size", "sconv_kernel_size"];
+
+/// The width of experts of Inkling 2, their factor, and its context.
+pub(crate) const WIDTH_OF_INKLING2: [&str; 2] = ["moe_intermediate_size", "intermediate_size"];
+pub(crate) const FACTOR_OF_INKLING2: [&str; 2] = ["route_scale", "routed_scaling_factor"];
+pub(crate) const CONTEXT_OF_INKLING2: [&str; 2] = ["max_position_embeddings", "model_max_length"];
 
 /// The window of Inkling, and the divisor of its logits.
 pub(crate) const WINDOW_OF_INKLING: [&str; 2] = ["sliding_window_size", "sliding_window"];

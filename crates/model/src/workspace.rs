@@ -10,7 +10,7 @@ use crate::source::Routed;
 pub(crate) use experts::{ExpertWork, MlpWork};
 pub(crate) use mixers::{
     AttendScratch, AttentionWork, BlockWork, CompressedWork, DeltaWork, DistanceWork, IndexWork,
-    LatentWork, PoolWork, RopeTables, Selection,
+    LatentWork, PoolWork, RopeTables, Selection, TokenWork,
 };
 
 /// Buffers of a pass, which grow to the size of the largest one.
@@ -243,6 +243,8 @@ impl Workspace {
         } = &self.experts;
         let Routed { choices, weights, identity, shared: of_shared, distinct, .. } = &self.routed;
         let DistanceWork { rows: distances, bias } = &self.attention.distances;
+        let TokenWork { sinks: of_tokens, taps: [key_taps, value_taps] } =
+            &self.attention.of_tokens;
         let floats = [
             &self.x,
             &self.strips.normed,
@@ -257,13 +259,15 @@ impl Workspace {
         ];
         let floats = floats.into_iter().chain([shared, shared_gate, weights]);
         let floats = floats.chain([&self.router.ranks, sinks, absorbed, attended, identity, later]);
-        let floats = floats.chain([of_shared, distances, bias]);
+        let floats = floats.chain([of_shared, distances, bias, of_tokens, key_taps, value_taps]);
         let floats = floats.chain([latent, gated, decay, beta, of_heads, &self.streams.weights]);
         let floats = floats.chain([&self.mlp.gate, &self.mlp.up, &self.mlp.bias]);
-        let floats =
-            floats.chain(tables.each.iter().flatten()).map(|v| v.capacity() * size_of::<f32>());
+        let floats = floats
+            .chain(tables.each.iter().flatten())
+            .chain([&tables.learned])
+            .map(|v| v.capacity() * size_of::<f32>());
         let packed = self.mlp.packed.iter().chain(inputs).chain([&self.input, packed]).chain(sums);
-        let packed = packed.chain([of_latents]);
+        let packed = packed.chain([of_latents]).chain(&self.attention.inputs);
         let places = [starts, rows, by_token, found];
         let bytes = floats.sum::<usize>()
             + self.inputs.capacity() * size_of::<f32>()

@@ -17,7 +17,7 @@ pub(crate) struct Wrapper {
 /// A model whose published configuration has the entries of the language model beside the others.
 pub(crate) const DOTS3: &str = "dots3_note";
 
-pub(crate) const WRAPPERS: [Wrapper; 17] = [
+pub(crate) const WRAPPERS: [Wrapper; 19] = [
     Wrapper {
         model_type: "gemma3",
         prefix: "language_model.model.",
@@ -27,6 +27,12 @@ pub(crate) const WRAPPERS: [Wrapper; 17] = [
     Wrapper { model_type: DOTS3, prefix: "model.", head: "", inner: Some("dots3_note_text") },
     Wrapper { model_type: "gemma4", prefix: "model.language_model.", head: "", inner: None },
     Wrapper { model_type: "glm5_next", prefix: "model.language_model.", head: "", inner: None },
+    Wrapper {
+        model_type: "inkling2",
+        prefix: "model.llm.",
+        head: "",
+        inner: Some("inkling2_text"),
+    },
     Wrapper {
         model_type: "inkling_mm_model",
         prefix: "model.llm.",
@@ -68,6 +74,12 @@ pub(crate) const WRAPPERS: [Wrapper; 17] = [
         prefix: "language_model.model.",
         head: "language_model.",
         inner: None,
+    },
+    Wrapper {
+        model_type: "mistral_large4",
+        prefix: "",
+        head: "",
+        inner: Some("mistral_large4_text"),
     },
     Wrapper {
         model_type: "muse_glimmer",

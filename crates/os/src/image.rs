@@ -5,17 +5,17 @@ use std::io;
 /// A run of bytes of this program, such as those of `include_bytes!`.
 #[derive(Debug)]
 pub struct OwnBytes {
-    #[cfg(unix)]
+    #[cfg(target_os = "linux")]
     program: std::fs::File,
     /// Offset in the program's file.
-    #[cfg(unix)]
+    #[cfg(target_os = "linux")]
     offset: u64,
-    /// Pages of a program are not committed, so they may be read where they are.
-    #[cfg(windows)]
+    /// Pages of a program count for nobody elsewhere, so they may be read where they are.
+    #[cfg(not(target_os = "linux"))]
     bytes: &'static [u8],
 }
 
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 impl OwnBytes {
     /// Finds bytes in the program's file, from the place of its memory.
     pub fn of(bytes: &'static [u8]) -> io::Result<OwnBytes> {
@@ -41,7 +41,7 @@ impl OwnBytes {
     }
 }
 
-#[cfg(windows)]
+#[cfg(not(target_os = "linux"))]
 impl OwnBytes {
     /// Finds bytes of the program.
     pub fn of(bytes: &'static [u8]) -> io::Result<OwnBytes> {

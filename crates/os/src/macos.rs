@@ -1,4 +1,9 @@
-//! What macOS says of memory, by the functions of its C library. Checked by the compiler, not run by us.
+//! Memory and pipes of macOS, by the functions of its C library. Checked by the compiler, not run by us.
+
+use std::ffi::CString;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use crate::machine::{LimitSource, SystemMemory};
 use crate::process::ProcessMemoryUse;
@@ -24,6 +29,8 @@ struct TaskVmInfo {
     phys_footprint: u64,
     addresses: [u64; 2],
     phys_footprint_peak: i64,
+    /// The system fills the peak only where there is room for all of its revision.
+    rest: [i64; 20],
 }
 
 /// The beginning of `vm_statistics64`, in pages.
@@ -37,7 +44,8 @@ struct VmStatistics {
     rest: [u64; 17],
 }
 
-// SAFETY: functions of the C library, as `mach/task.h`, `mach/mach_host.h` and `sys/sysctl.h` declare them.
+// SAFETY: functions of the C library, as `mach/task.h`, `mach/mach_host.h`, `sys/sysctl.h` and `sys/stat.h`
+// declare them.
 unsafe extern "C" {
     static mach_task_self_: u32;
     fn task_info(task: u32, flavor: u32, info: *mut i32, count: *mut u32) -> i32;
@@ -50,6 +58,7 @@ unsafe extern "C" {
         new: *mut std::ffi::c_void,
         new_len: usize,
     ) -> i32;
+    fn mkfifo(path: *const std::ffi::c_char, mode: u16) -> i32;
 }
 
 /// Number of the words of which the system fills a structure.
@@ -95,4 +104,14 @@ pub(crate) fn machine() -> Option<SystemMemory> {
     let page = rustix::param::page_size() as u64;
     let available = (u64::from(pages.free) + u64::from(pages.inactive)) * page;
     Some(SystemMemory { total, available: available.min(total), holder: LimitSource::Machine })
+}
+
+/// Makes a named pipe for this user.
+pub(crate) fn make_pipe(path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the path ends with a zero.
+    match unsafe { mkfifo(path.as_ptr(), 0o600) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }

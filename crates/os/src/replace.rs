@@ -1,17 +1,19 @@
 //! Files that take the place of others once they are complete.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::identity::FileIdentity;
 use crate::open::private;
 
-/// An unfinished file is `.sws-TARGET-PROCESS-NUMBER.tmp`, with a hash of the target's name.
+/// An unfinished file is `.sws-TARGET-RANDOM.tmp`, with a hash of the target's name.
 const START: &str = ".sws-";
 const END: &str = ".tmp";
+/// Names that are tried.
+const ATTEMPTS: usize = 100;
 
 /// A file that replaces another once it is complete, or is removed when it is dropped.
 ///
@@ -40,47 +42,51 @@ pub struct Replacement {
 impl Replacement {
     /// Begins a file beside `target`, whose directory has to be there. Links are not followed.
     pub fn begin(target: &Path) -> io::Result<Replacement> {
-        Replacement::with(target, &mut File::options())
+        sweep_named(dir_of(target), &start_of(target)?);
+        Replacement::begin_unswept(target)
     }
 
     /// Like [`begin`](Self::begin), for a file that other users cannot read.
     pub fn begin_private(target: &Path) -> io::Result<Replacement> {
+        sweep_named(dir_of(target), &start_of(target)?);
         Replacement::with(target, private(&mut File::options()))
     }
 
+    /// Like [`begin`](Self::begin), in a directory that is [swept](sweep) as a whole.
+    pub fn begin_unswept(target: &Path) -> io::Result<Replacement> {
+        Replacement::with(target, &mut File::options())
+    }
+
     fn with(target: &Path, options: &mut OpenOptions) -> io::Result<Replacement> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let name = target.file_name().ok_or(ErrorKind::InvalidInput)?;
-        let dir = match target.parent() {
-            Some(dir) if dir != Path::new("") => dir,
-            _ => Path::new("."),
-        };
-        let start = format!("{START}{:016x}-", hash(name));
-        sweep_named(dir, &start);
+        let start = start_of(target)?;
         options.read(true).write(true).create_new(true);
-        loop {
-            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-            let unfinished = dir.join(format!("{start}{}-{number}{END}", std::process::id()));
+        for _ in 0..ATTEMPTS {
+            let random = RandomState::new().hash_one(0);
+            let unfinished = dir_of(target).join(format!("{start}{random:016x}{END}"));
             let file = match options.open(&unfinished) {
                 Ok(file) => file,
-                // Left by a process with the same id on a file system without locks.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
                 Err(error) => return Err(error),
             };
-            let is_locked = file.try_lock().is_ok();
+            let locked = file.try_lock();
             let target = target.to_owned();
             let replacement = Replacement { file, unfinished, target, is_published: false };
-            // Another process may have swept it before it was locked.
-            if !is_locked || replacement.is_there() {
-                return Ok(replacement);
+            match locked {
+                // Another process sweeps it just now.
+                Err(TryLockError::WouldBlock) => {}
+                // There are no locks here, and nothing is swept.
+                Err(TryLockError::Error(_)) => return Ok(replacement),
+                // It may have been swept before it was locked.
+                Ok(()) if replacement.is_gone() => {}
+                Ok(()) => return Ok(replacement),
             }
         }
+        Err(ErrorKind::AlreadyExists.into())
     }
 
-    fn is_there(&self) -> bool {
+    fn is_gone(&self) -> bool {
         let there = FileIdentity::at_link(&self.unfinished);
-        there
-            .is_ok_and(|there| FileIdentity::of(&self.file).is_ok_and(|it| it.is_same_file(&there)))
+        there.is_err_and(|error| error.kind() == ErrorKind::NotFound)
     }
 
     /// The unfinished file.
@@ -102,7 +108,7 @@ impl Replacement {
 
     /// Replaces the target. After a crash the name may have other bytes, which its readers must notice.
     pub fn publish_unsynced(mut self) -> io::Result<()> {
-        fs::rename(&self.unfinished, &self.target)?;
+        crate::file::replace(&self.unfinished, &self.target)?;
         self.is_published = true;
         Ok(())
     }
@@ -129,13 +135,29 @@ fn sweep_named(dir: &Path, start: &str) {
             continue;
         }
         let path = entry.path();
-        // Where there are no locks, the file may be another's.
-        if entry.file_type().is_ok_and(|kind| kind.is_file())
-            && File::open(&path).is_ok_and(|file| file.try_lock().is_ok())
+        if !entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            continue;
+        }
+        // The lock is held until the file is gone. Where there are no locks, it may be another's.
+        if let Ok(file) = File::options().write(true).open(&path)
+            && file.try_lock().is_ok()
         {
             let _ = fs::remove_file(&path);
         }
     }
+}
+
+fn dir_of(target: &Path) -> &Path {
+    match target.parent() {
+        Some(dir) if dir != Path::new("") => dir,
+        _ => Path::new("."),
+    }
+}
+
+/// The beginning of the names of a target's unfinished files.
+fn start_of(target: &Path) -> io::Result<String> {
+    let name = target.file_name().ok_or(ErrorKind::InvalidInput)?;
+    Ok(format!("{START}{:016x}-", hash(name)))
 }
 
 /// FNV-1a.
@@ -192,6 +214,26 @@ mod tests {
         assert!(!dir.path().join(&other).exists() && second.path().exists());
         drop((written, second));
         assert_eq!(names(dir.path()), [".sws-mine.txt"]);
+    }
+
+    #[test]
+    fn replacements_at_the_same_time_are_all_published() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("it");
+        let replace = || {
+            for _ in 0..300 {
+                let mut replacement = Replacement::begin(&target).unwrap();
+                replacement.file().write_all(b"whole").unwrap();
+                replacement.publish_unsynced().unwrap();
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(replace);
+            }
+        });
+        assert_eq!(fs::read(&target).unwrap(), b"whole");
+        assert_eq!(names(dir.path()), ["it"]);
     }
 
     #[test]

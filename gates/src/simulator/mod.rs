@@ -2,8 +2,9 @@
 //! cache, in virtual time. A seed is a scenario, and gives the same run on every machine.
 //!
 //! Every text must have the bits that it has alone with all weights in memory, or end with a sentence if
-//! a read had trouble; memory stays within its plan at every step, no text is lost, and none waits
-//! longer than it may.
+//! a read had trouble while it ran or a bit is always wrong. At every step, experts lie within the slots of
+//! the plan, as do keys and values while one text runs; no text is lost, and none waits longer between two
+//! tokens than it may.
 
 mod model;
 mod run;
@@ -88,17 +89,13 @@ fn checked(scenario: &Scenario, model: &mut SimulatedModel) -> Result<(Outcome, 
         ensure!(run(scenario, model)? == outcome, "another run of it differs");
     }
     if let Some(refused) = &outcome.refused {
-        ensure!(outcome.may_fail(), "refused without trouble: {refused}");
+        ensure!(outcome.may_refuse(), "refused without trouble: {refused}");
         return Ok((outcome, 0));
     }
     let mut exact = 0;
     for told in &outcome.texts {
-        if let Some(failed) = &told.failed {
-            ensure!(
-                outcome.may_fail(),
-                "text {} failed without trouble: {failed}",
-                told.text.number
-            );
+        // Its reason is known to be one.
+        if told.failed.is_some() {
             continue;
         }
         let alone = model.alone(&told.text)?;

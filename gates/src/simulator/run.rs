@@ -39,8 +39,8 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// True if something happened that may end a text or refuse the model.
-    pub(super) fn may_fail(&self) -> bool {
+    /// True if something happened that may refuse the model.
+    pub(super) fn may_refuse(&self) -> bool {
         self.rotten > 0 || self.troubles.harmful() > 0
     }
 }
@@ -71,7 +71,7 @@ pub(super) fn run(scenario: &Scenario, model: &SimulatedModel) -> Result<Outcome
         Err(refused) => outcome.refused = Some(format!("{refused:#}")),
         Ok(lm) => {
             readers.iter().for_each(|reader| reader.begin());
-            texts(scenario, model, lm, &clock, &mut outcome)?;
+            texts(scenario, model, lm, &clock, &readers, &mut outcome)?;
         }
     }
     readers.iter().for_each(|reader| outcome.troubles.add(&reader.counts()));
@@ -142,6 +142,10 @@ struct Texts<'s> {
     /// When each running text had its last token.
     heard: BTreeMap<usize, Duration>,
     longest_step: Duration,
+    readers: &'s [Arc<Troubled>],
+    /// Reads in trouble before each running text began.
+    troubled: BTreeMap<usize, u64>,
+    rotten: usize,
 }
 
 fn texts(
@@ -149,6 +153,7 @@ fn texts(
     model: &SimulatedModel,
     lm: SpeculativeWeightStreamer,
     clock: &Clock,
+    readers: &[Arc<Troubled>],
     outcome: &mut Outcome,
 ) -> Result<()> {
     let gauge = lm.gauge();
@@ -168,6 +173,9 @@ fn texts(
         over: BTreeMap::new(),
         heard: BTreeMap::new(),
         longest_step: Duration::ZERO,
+        readers,
+        troubled: BTreeMap::new(),
+        rotten: outcome.rotten,
     };
     while !texts.waiting.is_empty() || !batch.is_empty() {
         texts.begin(&mut batch, outcome.steps)?;
@@ -215,8 +223,27 @@ impl Texts<'_> {
                     text.forked = true;
                 }
             }
+            self.troubled.insert(text.number, self.troubles());
             self.running.push(Running::begin(batch, &self.model.model, text)?);
         }
+        Ok(())
+    }
+
+    /// Reads in trouble so far.
+    fn troubles(&self) -> u64 {
+        self.readers.iter().map(|reader| reader.counts().harmful()).sum()
+    }
+
+    /// Checks that a text which failed had a reason: a read in trouble while it ran, or a bit that was
+    /// always wrong.
+    fn check_reason(&self, told: &Told) -> Result<()> {
+        let Some(failed) = &told.failed else { return Ok(()) };
+        let number = told.text.number;
+        let before = self.troubled.get(&number).copied().unwrap_or(u64::MAX);
+        ensure!(
+            self.rotten > 0 || self.troubles() > before,
+            "text {number} failed without trouble: {failed}"
+        );
         Ok(())
     }
 
@@ -226,6 +253,7 @@ impl Texts<'_> {
         let texts = batch.len() as u32;
         let mut wrong = None;
         let mut gaps = Vec::new();
+        let mut ended = Vec::new();
         let Texts { model, running, over, heard, .. } = self;
         batch.step(&mut |number, event| {
             let at = running.iter().position(|running| running.told().text.number == number);
@@ -242,14 +270,20 @@ impl Texts<'_> {
             if is_over {
                 over.insert(number, running.remove(at).into_told());
                 heard.remove(&number);
+                ended.push(number);
             }
         });
         wrong.map_or(Ok(()), |wrong| Err(anyhow::anyhow!(wrong)))?;
-        self.longest_step = self.longest_step.max(clock.now() - began);
+        for number in ended {
+            self.check_reason(&self.over[&number])?;
+        }
+        let step = clock.now() - began;
+        let earlier = self.longest_step;
+        self.longest_step = earlier.max(step);
         if let (Some(gap), Some(longest)) = (self.scenario.gap, gaps.into_iter().max()) {
-            // Each turn ends after a whole step, and others may have come meanwhile.
-            let most =
-                gap + (texts + 1).max(self.scenario.at_a_time as u32 + 1) * self.longest_step;
+            // Each turn ends after a whole step, and others may have come meanwhile. This step counts once.
+            let others = texts.max(self.scenario.at_a_time as u32);
+            let most = gap + others * earlier + step;
             ensure!(longest <= most, "{longest:?} between two tokens of a text, {most:?} at most");
         }
         Ok(())

@@ -8,8 +8,8 @@ use super::single_layers::check_single;
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT, PAIRED};
 use crate::rope::{MAX_HEAD_DIM, Rope};
 use crate::spec::{
-    AttentionExtras, AttentionSpec, Ffn, HeadSpec, KeyValues, LayerInputs, LayerSpec, Mixer,
-    MlpSpec, ModelSpec, MoeSpec, Norm, NormGates, QkNorm, Residual, Router, SharedSpec,
+    AttentionExtras, AttentionSpec, Ffn, HeadSpec, KeptStates, KeyValues, LayerInputs, LayerSpec,
+    Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, NormGates, QkNorm, Residual, Router, SharedSpec,
     StreamReads,
 };
 
@@ -46,7 +46,7 @@ pub(super) struct DecoderParts<'a> {
     pub(super) residual: Residual,
     pub(super) streams: Option<Streams>,
     pub(super) stream_reads: StreamReads,
-    pub(super) kept_every: Option<usize>,
+    pub(super) kept: Option<KeptStates>,
     pub(super) embedding_scale: f32,
     pub(super) embedding_norm: Option<Norm>,
     pub(super) layer_inputs: Option<LayerInputs>,
@@ -111,7 +111,7 @@ impl<'a> DecoderParts<'a> {
             residual: Residual::default(),
             streams: None,
             stream_reads: StreamReads::Weights,
-            kept_every: None,
+            kept: None,
             embedding_scale: 1.0,
             embedding_norm: None,
             layer_inputs: None,
@@ -151,9 +151,10 @@ impl<'a> DecoderParts<'a> {
             tied: self.config.tied()?,
             layers: (0..self.layers).map(layer).collect(),
             ropes,
+            learned_angles: false,
             streams: self.streams,
             stream_reads: self.stream_reads,
-            kept_every: self.kept_every,
+            kept: self.kept,
             embedding_scale: self.embedding_scale,
             embedding_norm: self.embedding_norm,
             layer_inputs: self.layer_inputs,

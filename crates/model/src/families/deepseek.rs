@@ -12,8 +12,8 @@ use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT, SPLIT_LAT
 use crate::role::Role;
 use crate::rope::{self, MAX_AMPLITUDE, MAX_HEAD_DIM, Rope, RopeScaling, yarn_amplitude};
 use crate::spec::{
-    GroupMeasure, LatentGates, LatentSpec, Mixer, ModelSpec, NormGates, RankedRouter, Renormalise,
-    RouterScores,
+    GroupMeasure, KeyValues, LatentGates, LatentSpec, Mixer, ModelSpec, NormGates, RankedRouter,
+    Renormalise, RouterScores,
 };
 
 /// Families with latent attention.
@@ -173,6 +173,8 @@ pub(super) fn latent(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         gates: if is_ax2 { LatentGates::WithQueries } else { LatentGates::None },
         sinks: false,
         temperature: if is_mistral { mistral_rope::temperature(config)? } else { None },
+        head_growth: false,
+        latents: KeyValues::Own,
         window: None,
         sparse: None,
     };

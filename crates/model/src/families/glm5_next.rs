@@ -14,7 +14,9 @@ use super::{ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, glm, small, sparse};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT, SPLIT_LATENTS};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
-use crate::spec::{DeltaSpec, Ffn, LatentGates, LatentSpec, Mixer, ModelSpec, StreamReads};
+use crate::spec::{
+    DeltaSpec, Ffn, KeyValues, LatentGates, LatentSpec, Mixer, ModelSpec, StreamReads,
+};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["glm5_next_text"],
@@ -117,6 +119,8 @@ fn latent(config: &FamilyConfig, heads: usize, eps: f32) -> Result<LatentSpec, C
         gates: LatentGates::None,
         sinks: false,
         temperature: None,
+        head_growth: false,
+        latents: KeyValues::Own,
         split: config.flag(SPLIT_LATENTS, false)?,
         window: None,
         sparse: None,

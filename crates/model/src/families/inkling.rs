@@ -13,8 +13,8 @@ use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{
-    AttentionExtras, AttentionSpec, DistanceSpec, Ffn, GateUp, MlpSpec, ModelSpec, MoeSpec, QkNorm,
-    RankedRouter, Renormalise, Router, SharedSpec, Temperature,
+    AddedConv, AttentionExtras, AttentionSpec, DistanceSpec, Ffn, GateUp, MlpSpec, ModelSpec,
+    MoeSpec, QkNorm, RankedRouter, Renormalise, Router, SharedSpec, Temperature,
 };
 use crate::spellings::{DIVISOR_OF_LOGITS, TAPS_OF_INKLING, WINDOW_OF_INKLING};
 
@@ -87,7 +87,7 @@ const SWITCHED_ON: [&str; 6] = [
 ];
 
 /// Limits far above any known model.
-const MAX_EXTENT: u64 = 1 << 20;
+pub(super) const MAX_EXTENT: u64 = 1 << 20;
 const MAX_SHARED: u64 = 64;
 
 fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
@@ -105,35 +105,18 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     {
         common.decoder.context = entry.size(1 << 32)?;
     }
-    let count = |keys: &[&'static str], default, limit| {
-        config.any(keys).map_or(Ok(default), |entry: ConfigEntry<'_>| entry.size(limit))
-    };
     let layers = common.layers;
     let local = local(config, layers)?;
-    let taps = count(&TAPS_OF_INKLING, 4, MAX_COUNT)?;
-    if let Some(entry) = config.any(&TAPS_OF_INKLING)
-        && !(2..=MAX_TAPS).contains(&taps)
-    {
-        return Err(config.unsupported(entry, "from 2 to 8"));
-    }
-    let window = count(&WINDOW_OF_INKLING, 512, MAX_EXTENT)?;
-    let rank = count(&["d_rel"], 16, MAX_COUNT)?;
-    let extent = count(&["rel_extent"], 1024, MAX_EXTENT)?;
-    let [heads, kv_heads, head_dim] = [
-        count(&["swa_num_attention_heads"], 64, MAX_COUNT)?,
-        count(&["swa_num_key_value_heads"], 16, MAX_COUNT)?,
-        count(&["swa_head_dim"], 128, MAX_HEAD_DIM)?,
-    ];
-    if !heads.is_multiple_of(kv_heads) || heads * head_dim > MAX_WIDTH as usize {
-        let reason = format!("which does not fit {kv_heads} key and value heads of {head_dim}");
-        return Err(config.need("swa_num_attention_heads")?.invalid(reason));
-    }
+    let taps = taps(config)?;
+    let Windowed { window, heads, kv_heads, head_dim } = windowed(config, 512, [64, 16])?;
+    let rank = count(config, &["d_rel"], 16, MAX_COUNT)?;
+    let extent = count(config, &["rel_extent"], 1024, MAX_EXTENT)?;
     let full = AttentionSpec {
         qk_norm: QkNorm::PerHead,
         rope: None,
         scale: 1.0 / common.attention.head_dim as f32,
         extras: AttentionExtras {
-            conv: Some(taps),
+            conv: Some(AddedConv::of(taps)),
             temperature: temperature(config)?,
             distances: Some(DistanceSpec { rank, extent }),
             ..common.attention.extras
@@ -154,13 +137,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         },
         ..full.clone()
     };
-    for attention in [&full, &windowed] {
-        if attention.heads.saturating_mul(extent.max(window)) > MAX_STATE
-            && let Some(entry) = config.any(&["rel_extent", "sliding_window_size"])
-        {
-            return Err(entry.invalid("with which no model weighs distances"));
-        }
-    }
+    check_distances(config, [&full, &windowed])?;
     let (dense, expert) = match config.get("dense_intermediate_size") {
         Some(entry) => (entry.size(MAX_WIDTH)?, width(config, "intermediate_size")?),
         None if config.get("moe_intermediate_size").is_none() => {
@@ -171,7 +148,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let routed = routed(config, layers)?;
     let ffn = [Ffn::Dense(mlp(dense)), experts(config, expert)?];
     common.decoder.residual.scaled_mlp = true;
-    common.decoder.residual.conv = Some(taps);
+    common.decoder.residual.conv = Some(AddedConv::of(taps));
     let mup = config.any(&DIVISOR_OF_LOGITS);
     common.decoder.logit_scale = 1.0 / mup.map_or(Ok(24.0), ConfigEntry::positive)? as f32;
     let vocab = common.decoder.vocab;
@@ -183,6 +160,72 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     spec.embedding_norm = Some(spec.layers[0].norm);
     spec.head.rows = [predicted.min(vocab); 2];
     Ok(spec)
+}
+
+/// The entries of layers with a window.
+pub(super) struct Windowed {
+    pub(super) window: usize,
+    pub(super) heads: usize,
+    pub(super) kv_heads: usize,
+    pub(super) head_dim: usize,
+}
+
+/// Reads the entries of layers with a window, given its length and numbers of heads by default.
+pub(super) fn windowed(
+    config: &FamilyConfig,
+    window: usize,
+    heads: [usize; 2],
+) -> Result<Windowed, ConfigError> {
+    let window = count(config, &WINDOW_OF_INKLING, window, MAX_EXTENT)?;
+    let [heads, kv_heads, head_dim] = [
+        count(config, &["swa_num_attention_heads"], heads[0], MAX_COUNT)?,
+        count(config, &["swa_num_key_value_heads"], heads[1], MAX_COUNT)?,
+        count(config, &["swa_head_dim"], 128, MAX_HEAD_DIM)?,
+    ];
+    if !heads.is_multiple_of(kv_heads) || heads * head_dim > MAX_WIDTH as usize {
+        let reason = format!("which does not fit {kv_heads} key and value heads of {head_dim}");
+        let keys = ["swa_num_attention_heads", "swa_num_key_value_heads"];
+        let entry = config.any(&keys).ok_or(ConfigError::MissingKey(keys[0]))?;
+        return Err(entry.invalid(reason));
+    }
+    Ok(Windowed { window, heads, kv_heads, head_dim })
+}
+
+/// Refuses more biases by distance than memory could hold.
+pub(super) fn check_distances(
+    config: &FamilyConfig,
+    layers: [&AttentionSpec; 2],
+) -> Result<(), ConfigError> {
+    let size = |spec: &AttentionSpec| {
+        spec.heads.saturating_mul(spec.extras.distances.map_or(0, |it| it.extent))
+    };
+    match config.any(&["rel_extent", "sliding_window_size"]) {
+        Some(entry) if layers.into_iter().any(|spec| size(spec) > MAX_STATE) => {
+            Err(entry.invalid("with which no model weighs distances"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Number of values that convolutions see.
+pub(super) fn taps(config: &FamilyConfig) -> Result<usize, ConfigError> {
+    let taps = count(config, &TAPS_OF_INKLING, 4, MAX_COUNT)?;
+    match config.any(&TAPS_OF_INKLING) {
+        Some(entry) if !(2..=MAX_TAPS).contains(&taps) => {
+            Err(config.unsupported(entry, "from 2 to 8"))
+        }
+        _ => Ok(taps),
+    }
+}
+
+/// A size under one of several names, or its default.
+pub(super) fn count(
+    config: &FamilyConfig,
+    keys: &[&'static str],
+    default: usize,
+    limit: u64,
+) -> Result<usize, ConfigError> {
+    config.any(keys).map_or(Ok(default), |entry| entry.size(limit))
 }
 
 fn mlp(width: usize) -> MlpSpec {
@@ -243,7 +286,7 @@ fn routed(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError
 }
 
 /// True for each layer of the second kind in a list of kinds.
-fn kinds(
+pub(super) fn kinds(
     config: &FamilyConfig,
     entry: ConfigEntry<'_>,
     layers: usize,

@@ -13,7 +13,8 @@ use super::{TensorRule, matrix, small};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::spec::{
-    DeltaInputs, DeltaSpec, Ffn, LatentGates, LatentNorm, LatentSpec, Mixer, MlpSpec, ModelSpec,
+    DeltaInputs, DeltaSpec, Ffn, KeptStates, LatentGates, LatentNorm, LatentSpec, Mixer, MlpSpec,
+    ModelSpec,
 };
 
 pub(super) const LAYER: &[TensorRule] = &[
@@ -63,7 +64,7 @@ pub(super) fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     }
     let count = decoder.layers;
     let eps = decoder.norm.eps();
-    decoder.kept_every = kept(config, count)?;
+    decoder.kept = kept(config, "attn_res_block_size", (None, count))?.map(every);
     let full = full(config, count)?;
     let latent = full.contains(&true).then(|| gated(config, decoder.heads, eps)).transpose()?;
     let delta = full.contains(&false).then(|| bounded(config, eps)).transpose()?;
@@ -94,11 +95,22 @@ pub(super) fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     })
 }
 
-/// The number of layers from one kept state to the next.
-fn kept(config: &FamilyConfig, layers: usize) -> Result<Option<usize>, ConfigError> {
-    let Some(entry) = config.get("attn_res_block_size") else { return Ok(None) };
-    let every = entry.size(MAX_COUNT)?;
+fn every(every: usize) -> KeptStates {
+    KeptStates { every, normed: None }
+}
+
+/// The number of layers from one kept state to the next; the default where nothing is said.
+pub(super) fn kept(
+    config: &FamilyConfig,
+    key: &'static str,
+    (default, layers): (Option<usize>, usize),
+) -> Result<Option<usize>, ConfigError> {
+    let given = config.get(key);
+    let Some(every) = given.map(|entry| entry.size(MAX_COUNT)).transpose()?.or(default) else {
+        return Ok(None);
+    };
     if layers.div_ceil(every) >= MAX_STATES {
+        let entry = given.map_or_else(|| config.need("num_hidden_layers"), Ok)?;
         return Err(config.unsupported(entry, "such that fewer than 64 states are kept"));
     }
     Ok(Some(every))

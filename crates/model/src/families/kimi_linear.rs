@@ -12,7 +12,7 @@ use super::{TensorRule, matrix, small};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT, SPLIT_LATENTS};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
-use crate::spec::{DeltaInputs, DeltaSpec, LatentGates, LatentSpec, Mixer, ModelSpec};
+use crate::spec::{DeltaInputs, DeltaSpec, KeyValues, LatentGates, LatentSpec, Mixer, ModelSpec};
 
 pub(super) const DELTA: &[TensorRule] = &[
     matrix(PieceKind::Attention, Role::Key, "self_attn.k_proj.weight"),
@@ -173,6 +173,8 @@ pub(super) fn latent(
         gates: LatentGates::None,
         sinks: false,
         temperature: None,
+        head_growth: false,
+        latents: KeyValues::Own,
         split: config.flag(SPLIT_LATENTS, false)?,
         window: None,
         sparse: None,

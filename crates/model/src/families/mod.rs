@@ -21,6 +21,7 @@ mod granite;
 mod hunyuan;
 mod hy_v4;
 mod inkling;
+mod inkling2;
 mod kimi;
 mod kimi_k3;
 mod kimi_linear;
@@ -35,6 +36,7 @@ mod mimo;
 mod minimax;
 mod minimax_m3;
 mod mistral;
+mod mistral_large4;
 mod mistral_rope;
 mod mixtral;
 mod muse;
@@ -56,6 +58,7 @@ mod unsupported;
 use sws_format::{Manifest, PieceId, PieceKind};
 
 use crate::config::{ConfigError, FamilyConfig};
+use crate::places::number_below;
 use crate::role::Role;
 use crate::spec::ModelSpec;
 use crate::wrappers::{DOTS3, WITHIN, WRAPPERS, Wrapper};
@@ -117,7 +120,7 @@ pub(crate) struct Names {
 
 /// The place of one tensor in a layer.
 pub(crate) struct TensorRule {
-    /// The name after `layers.N.`, with `#` for the number of an expert or of a part of a table, and `@`
+    /// The name after `layers.N.`, or after the prefix alone, with `#` for the number of an expert or of a part of a table, and `@`
     /// for that of a layer within one of the checkpoint.
     pub(crate) name: &'static str,
     pub(crate) target: RuleTarget,
@@ -131,6 +134,9 @@ pub(crate) struct TensorRule {
 pub(crate) enum RuleTarget {
     /// A piece of the layer.
     Kind(PieceKind),
+    /// A piece of a layer, of a tensor whose name is not among those of layers: it follows the
+    /// prefix, and ends with the layer's number, counted from this layer.
+    Numbered(PieceKind, u32),
     /// The expert with the number in the name.
     Expert,
     /// The part of a table with the number in the name.
@@ -142,7 +148,7 @@ pub(crate) enum RuleTarget {
     },
 }
 
-const ALL: [&Family; 46] = [
+const ALL: [&Family; 48] = [
     &dense::FAMILY,
     &afmoe::FAMILY,
     &bailing::FAMILY,
@@ -166,6 +172,7 @@ const ALL: [&Family; 46] = [
     &hunyuan::V3,
     &hy_v4::FAMILY,
     &inkling::FAMILY,
+    &inkling2::FAMILY,
     &kimi::FAMILY,
     &laguna::FAMILY,
     &lfm2::FAMILY,
@@ -178,6 +185,7 @@ const ALL: [&Family; 46] = [
     &minimax::FAMILY,
     &minimax_m3::FAMILY,
     &mistral::LATENT,
+    &mistral_large4::FAMILY,
     &mixtral::FAMILY,
     &muse::GLIMMER,
     &muse::SPARK,
@@ -257,6 +265,18 @@ impl Names {
         self.behind_prefix(name)?.strip_prefix("layers.")
     }
 
+    /// The layer, and the rule, of a tensor with this name that belongs to one of so many layers, and
+    /// whose name is not among those of layers.
+    pub(crate) fn numbered(&self, name: &str, layers: u32) -> Option<(PieceId, &TensorRule)> {
+        let rest = self.behind_prefix(name)?;
+        self.family.layer.iter().copied().flatten().find_map(|rule| {
+            let RuleTarget::Numbered(kind, first) = rule.target else { return None };
+            let number = rest.strip_prefix(rule.name)?;
+            let layer = number_below(number, layers.saturating_sub(first))? + first;
+            Some((PieceId::new(layer, kind), rule))
+        })
+    }
+
     /// The tensor outside layers that has this name.
     pub(crate) fn outside(&self, name: &str) -> Option<Role> {
         let Ends { embedding, norm, head, others } = self.family.ends;
@@ -300,8 +320,11 @@ impl Names {
         let rules = id.layer().map(|layer| (layer, family.rules(id.kind(), role)));
         rules.into_iter().flat_map(move |(layer, rules)| {
             let (layer, part) = (layer / parts, layer % parts);
-            rules.map(move |rule| match id.kind() {
-                PieceKind::Expert(number) | PieceKind::Table(number) => {
+            rules.map(move |rule| match (rule.target, id.kind()) {
+                (RuleTarget::Numbered(_, first), _) => {
+                    format!("{prefix}{}{}", rule.name, layer.saturating_sub(first))
+                }
+                (_, PieceKind::Expert(number) | PieceKind::Table(number)) => {
                     numbered(prefix, layer, rule.name, b'#', number)
                 }
                 _ => numbered(prefix, layer, rule.name, b'@', part),
@@ -347,7 +370,9 @@ impl Family {
                 matches!(kind, PieceKind::Expert(_)) && rule.role == role
             }
             (RuleTarget::Part, kind) => matches!(kind, PieceKind::Table(_)) && rule.role == role,
-            (RuleTarget::Kind(of), kind) => of == kind && rule.role == role,
+            (RuleTarget::Kind(of) | RuleTarget::Numbered(of, _), kind) => {
+                of == kind && rule.role == role
+            }
         };
         self.layer.iter().copied().flatten().filter(fits)
     }
@@ -359,6 +384,11 @@ const fn matrix(kind: PieceKind, role: Role, name: &'static str) -> TensorRule {
 
 const fn small(kind: PieceKind, role: Role, name: &'static str) -> TensorRule {
     TensorRule { name, target: RuleTarget::Kind(kind), role, matrix: false }
+}
+
+/// A rule for a tensor of the layers from `first` on, whose name is not among those of layers.
+const fn numbered_from(first: u32, kind: PieceKind, role: Role, name: &'static str) -> TensorRule {
+    TensorRule { name, target: RuleTarget::Numbered(kind, first), role, matrix: false }
 }
 
 const fn expert(role: Role, name: &'static str) -> TensorRule {

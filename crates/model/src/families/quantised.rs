@@ -8,8 +8,7 @@ use sws_format::Value;
 use super::packed;
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, within};
 
-const METHODS: &str =
-    "weights in f32, f16 or bf16, and mxfp4, fp8, compressed-tensors, modelopt, awq and gptq";
+const METHODS: &str = "weights in f32, f16 or bf16, and mxfp4, mxfp8, fp8, compressed-tensors, modelopt, awq and gptq";
 
 /// A format of compressed-tensors: bits, kind of numbers and group sizes.
 struct PackedFormat {
@@ -52,7 +51,7 @@ pub(crate) fn check(config: &FamilyConfig) -> Result<(), ConfigError> {
     };
     match method.word()? {
         "mxfp4" => Ok(()),
-        "fp8" => check_fp8(config, entry),
+        "fp8" | "mxfp8" => check_fp8(config, entry),
         // The names of tensors depend on the method.
         "awq" | "gptq" => packed::packed(config).map(|_| ()),
         "compressed-tensors" => check_compressed_tensors(config, entry),
@@ -73,10 +72,15 @@ fn check_fp8(config: &FamilyConfig, entry: ConfigEntry<'_>) -> Result<(), Config
         return Err(config.unsupported(format, "e4m3"));
     }
     match within(entry, "weight_block_size")? {
-        Some(size) if !size.list()?.iter().map(Value::as_u64).eq([Some(128); 2]) => {
-            Err(config.unsupported(size, "[128, 128]"))
+        Some(size) => {
+            let of =
+                |block: [u64; 2]| Ok(size.list()?.iter().map(Value::as_u64).eq(block.map(Some)));
+            match of([128, 128])? || of([1, 32])? {
+                true => Ok(()),
+                false => Err(config.unsupported(size, "[128, 128] and [1, 32]")),
+            }
         }
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 

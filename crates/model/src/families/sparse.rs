@@ -44,7 +44,9 @@ pub(super) fn read(
     let defaults = match config.model_type() {
         "axk2" => IndexerDefaults { heads: 16, shares: false, ..FIRST },
         "deepseek_v32" => IndexerDefaults { heads: 64, shares: false, ..FIRST },
-        "glm_moe_dsa" => IndexerDefaults { pairs: RopePairs::Interleaved, ..FIRST },
+        "glm_moe_dsa" | "mistral_large4_text" => {
+            IndexerDefaults { pairs: RopePairs::Interleaved, ..FIRST }
+        }
         _ => {
             return match config.get("index_topk") {
                 Some(entry) => Err(config.unsupported(entry, "attention to all positions")),
@@ -87,7 +89,8 @@ fn indexer(
         return Err(config.need("index_n_heads")?.invalid(reason));
     }
     let &IndexerDefaults { eps, pairs, turns_last, .. } = defaults;
-    let indexer = IndexerSpec { heads, dim, turns_last, eps, pairs, group: 1 };
+    let of_hidden = config.model_type() == "mistral_large4_text";
+    let indexer = IndexerSpec { heads, dim, turns_last, eps, pairs, group: 1, of_hidden };
     Ok((most, indexer))
 }
 

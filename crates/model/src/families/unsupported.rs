@@ -4,17 +4,9 @@
 pub type Lacking = (&'static [&'static str], &'static str);
 
 /// Families that transformers 5.24 defines, or other programs serve.
-pub const LACKING: [Lacking; 4] = [
+pub const LACKING: [Lacking; 2] = [
     (&["deepseek_v41"], "tables of n-grams for which there is no code in transformers"),
-    (
-        &["inkling2", "inkling2_text"],
-        "residuals of blocks of layers, and limits of the lengths of queries and keys",
-    ),
     (&["inkling2_loop", "inkling2_loop_text"], "layers that a token passes several times"),
-    (
-        &["mistral_large4", "mistral_large4_text"],
-        "layers that use the latents of earlier ones, and learned angles of rotary embeddings",
-    ),
 ];
 
 /// What is missing for a model type, as a part of a sentence; empty for an unknown one.

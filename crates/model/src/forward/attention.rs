@@ -66,10 +66,15 @@ pub(super) fn attention(
     let Workspace { input, branch, attention: own, scratch, .. } = work;
     let AttentionWork { q, k, v, mixed, gated, packed, tables, attending, .. } = own;
     let mut qkv = Qkv::grown(spec, tokens, [q, k, v, mixed, gated]);
-    let mut extras =
-        Extras::of(spec, tokens, (&mut own.blocks, &mut own.distances, &mut own.noted));
+    let rooms = (&mut own.blocks, &mut own.distances, &mut own.of_tokens);
+    let mut extras = Extras::of(spec, tokens, rooms, &mut own.noted);
 
-    project(context, spec, weights, input, (&mut qkv, &mut extras), scratch)?;
+    let [of_keys, of_values] = match spec.extras.inputs_apart {
+        true => own.inputs.each_ref(),
+        false => [&*input; 2],
+    };
+    let inputs = [&*input, of_keys, of_values];
+    project(context, spec, weights, inputs, (&mut qkv, &mut extras), scratch)?;
     rotate(context, spec, weights, sequences, (&mut qkv, &mut extras), &tables.each);
     attend_rows(context, spec, weights, sequences, (&mut qkv, &mut extras), attending);
     extras::norm_outputs(context, spec, &mut qkv);
@@ -79,15 +84,17 @@ pub(super) fn attention(
 }
 
 /// Computes queries, keys, values and gates from the normed state, with one wake-up of the threads.
+/// The last two inputs are those of keys and of values.
 fn project(
     context: &MixerContext<'_>,
     spec: &AttentionSpec,
     weights: &mut dyn Weights,
-    input: &PackedInput,
+    inputs: [&PackedInput; 3],
     (qkv, extras): (&mut Qkv<'_>, &mut Extras<'_>),
     scratch: &mut ScratchPool,
 ) -> Result<(), SourceError> {
     let tier = context.tier;
+    let [input, of_keys, of_values] = inputs;
     let id = context.id();
     let [k_width, v_width] = spec.cached_widths();
     let fused = spec.fused_rows();
@@ -95,15 +102,17 @@ fn project(
     let (queries, gates) = gates::rooms(spec, input.tokens(), (&mut *qkv.q, &mut *qkv.gated));
     let gates = spec.gate_rows().map(|rows| Product::new(id, Role::OutputGate, input, gates, rows));
     let product = |role, y, rows| Product::new(id, role, input, y, rows);
+    let of = |x, role, y, rows| Product::new(id, role, x, y, rows);
     // The products are in the order in which their matrices are stored.
-    let [first, second] = extras.products(spec, id, input);
+    let ([first, second], [sinks, key_taps, value_taps]) = extras.products(spec, id, inputs);
     let mut products = if spec.extras.fused {
-        [Some(product(Role::Mixed, &mut *mixed, fused)), first, second, None, None, gates]
+        let mixed = Some(product(Role::Mixed, &mut *mixed, fused));
+        [mixed, first, second, None, None, gates, sinks, key_taps, value_taps]
     } else {
         let query = product(Role::Query, &mut *queries, spec.query_rows());
-        let key = spec.has_keys().then(|| product(Role::Key, &mut *qkv.k, k_width));
-        let value = spec.has_values().then(|| product(Role::Value, &mut *qkv.v, v_width));
-        [Some(query), first, second, key, value, gates]
+        let key = spec.has_keys().then(|| of(of_keys, Role::Key, &mut *qkv.k, k_width));
+        let value = spec.has_values().then(|| of(of_values, Role::Value, &mut *qkv.v, v_width));
+        [Some(query), first, second, key, value, gates, sinks, key_taps, value_taps]
     };
     multiply(tier, weights, &mut products, scratch)?;
     if spec.extras.fused {
@@ -131,10 +140,11 @@ fn rotate(
     tables: &[[Vec<f32>; 2]],
 ) {
     let tier = context.tier;
-    extras::before_norms(context, spec, weights, sequences, qkv);
+    extras::before_norms(context, spec, weights, sequences, (&mut *qkv, &*extras));
     if matches!(spec.qk_norm, QkNorm::PerHead | QkNorm::FullWidth) {
         norm_heads(context, weights, qkv);
     }
+    extras.limit(context, spec, weights, qkv);
     extras::clip(spec, qkv);
     if let Some(index) = spec.rope {
         let Rope { inv_freq, offset, pairs, .. } = &context.ropes[index];
@@ -216,11 +226,13 @@ fn attend_chunk(
     while done < chunk.tokens {
         // All queries attend together, unless the layer has extras.
         let rest = part(chunk, done, chunk.tokens - done);
-        let (tokens, queries) = extras.next_queries(tier, (spec, columns), cache, &rest, qkv.q);
+        let (tokens, queries, sinks) =
+            extras.next_queries(tier, (spec, columns), cache, &rest, qkv.q);
+        let rule = Attention { sinks: sinks.or(rule.sinks), ..*rule };
         let sees = queries.selected.map_or(seen, |selected| selected.most);
         let threads = threads_for(tokens * spec.heads * sees * spec.head_dim);
         let y = rows_of_mut(&part(&rest, 0, tokens), qkv.mixed, spec.output_width());
-        attend(tier, rule, &cache.view(), queries, y, scratch.of(threads, needed));
+        attend(tier, &rule, &cache.view(), queries, y, scratch.of(threads, needed));
         done += tokens;
     }
 }

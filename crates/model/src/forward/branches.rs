@@ -75,7 +75,7 @@ impl ForwardPass {
         if self.spec.streams.is_some() {
             return streams::write(tier, &self.spec, own, branch, hidden);
         }
-        if self.spec.kept_every.is_some() {
+        if self.spec.kept.is_some() {
             let of = Branch { spec: &self.spec, layer: l, site };
             return kept::write(tier, of, branch, hidden);
         }

@@ -22,7 +22,7 @@ use sws_kernels::{PackedInput, Tier, threads_for};
 
 use super::by_rows::{by_rows, rows_of};
 use super::linear::Product;
-use super::mixer::{MixerContext, Turned, turn};
+use super::mixer::{MixerContext, Turned, grow_heads, turn};
 use crate::layer_state::{LatentState, SequenceState};
 use crate::role::Role;
 use crate::spec::{IndexerSpec, LatentSpec};
@@ -54,7 +54,7 @@ impl IndexWork {
         [gates, Some(key), Some(Product::new(id, Role::IndexWeights, x, by, heads))]
     }
 
-    /// The product with the latent query: the queries.
+    /// The product with the latent query, or the normed hidden state: the queries.
     pub(super) fn of_query<'a>(
         &'a mut self,
         spec: &LatentSpec,
@@ -84,13 +84,13 @@ impl IndexWork {
 pub(super) fn select(
     context: &MixerContext<'_>,
     (spec, indexer): (&LatentSpec, &IndexerSpec),
-    [pool_bias, weight, bias]: [&[f32]; 3],
+    ([pool_bias, weight, bias], grown_by): ([&[f32]; 3], Option<[&[f32]; 2]>),
     sequences: &mut [SequenceState],
     work: &mut IndexWork,
     tables: &[[Vec<f32>; 2]],
 ) {
     let &MixerContext { tier, layer: l, ropes, spans, .. } = context;
-    let &IndexerSpec { heads, dim, turns_last, eps, pairs, group } = indexer;
+    let &IndexerSpec { heads, dim, turns_last, eps, pairs, group, .. } = indexer;
     let IndexWork { q, k, weights, gates, parts, scores, selection } = work;
     let tokens: usize = spans.iter().map(|span| span.tokens).sum();
     let q = &mut q[..tokens * indexer.width()];
@@ -104,6 +104,9 @@ pub(super) fn select(
             let shape = RopeShape { heads, head_dim: dim, offset, pairs };
             turn(tier, Turned { shape, angles }, (cos, sin), x);
         }
+    }
+    if let Some(grown_by) = grown_by {
+        grow_heads(grown_by, spans, q, dim);
     }
     // The scales of products and of heads. Both are positive, so their place does not change the
     // selection.

@@ -24,12 +24,12 @@ mod heads;
 
 use sws_format::PieceId;
 use sws_kernels::Matrix;
-use sws_kernels::functional::{NormWeight, RopeShape, rms_norm, sigmoid};
+use sws_kernels::functional::{NormWeight, RopeShape, layer_norm, rms_norm, sigmoid};
 
 use super::by_rows::{HeadPart, by_rows, gather, rows_of};
 use super::indexer;
 use super::linear::{MAX, Product, multiply};
-use super::mixer::{MixerContext, OutputRoom, Turned, project_out, temper, turn};
+use super::mixer::{MixerContext, OutputRoom, Turned, grow_heads, project_out, temper, turn};
 use crate::layer_state::SequenceState;
 use crate::role::Role;
 use crate::rope::Rope;
@@ -88,16 +88,27 @@ fn project(
 ) -> Result<(), SourceError> {
     let tier = context.tier;
     let id = context.id();
-    let Workspace { input, attention: own, scratch, .. } = work;
+    let Workspace { x: normed, input, attention: own, scratch, .. } = work;
     let AttentionWork { q, k, v, packed, index, latent, gated, .. } = own;
     let tokens = input.tokens();
     let q_width = spec.query_width();
     let q = grown(q, tokens * q_width);
     let latents = grown(k, tokens * spec.width());
-    let down = Product::new(id, Role::KvDown, input, latents, spec.width());
+    let down =
+        spec.has_latents().then(|| Product::new(id, Role::KvDown, input, latents, spec.width()));
     let Some(rank) = spec.query_rank else {
         let query = Product::new(id, Role::Query, input, q, q_width);
-        return multiply(tier, weights, &mut [Some(query), Some(down)], scratch);
+        let [gates, key, by] = index.of_hidden(spec, id, input);
+        multiply(tier, weights, &mut [Some(query), down, gates, key, by], scratch)?;
+        let Some(indexer) = spec.indexer() else { return Ok(()) };
+        let width = context.hidden;
+        let x = grown(v, tokens * width);
+        x.copy_from_slice(&normed[..tokens * width]);
+        let [norm, bias] =
+            [Role::IndexQueryNorm, Role::IndexQueryNormBias].map(|role| weights.vector(id, role));
+        by_rows(x, width, |_, x| layer_norm(tier, x, width, norm, Some(bias), indexer.eps));
+        packed.pack(tier, x, tokens, width);
+        return multiply(tier, weights, &mut [index.of_query(spec, id, packed)], scratch);
     };
     let with_gates = spec.gates == LatentGates::WithQueries;
     let (rows, cols) = spec.query_up(rank);
@@ -105,7 +116,7 @@ fn project(
         grown(v, tokens * if with_gates { rank + cols } else { rank }).split_at_mut(tokens * rank);
     let query = Product::new(id, Role::QueryDown, input, &mut *low, rank);
     let [gates, key, by] = index.of_hidden(spec, id, input);
-    let mut products = [Some(query), Some(down), gates, key, by];
+    let mut products = [Some(query), down, gates, key, by];
     multiply(tier, weights, &mut products, scratch)?;
     let whole = HeadPart { heads: 1, each: rank, len: rank, before: 0 };
     if with_gates {
@@ -147,9 +158,9 @@ fn rotate(
     let width = spec.width();
     let q_width = spec.query_width();
     let q = grown(q, tokens * q_width);
-    let latents = grown(k, tokens * width);
+    let latents = grown(k, if spec.has_latents() { tokens * width } else { 0 });
     let vector = |role| NormWeight::Plain(weights.vector(context.id(), role));
-    let weight = vector(Role::KvDownNorm);
+    let weight = if spec.has_latents() { vector(Role::KvDownNorm) } else { NormWeight::None };
     let of_key = spec.key_norm.then(|| vector(Role::LatentKeyNorm));
     by_rows(latents, width, |_, rows| {
         for row in rows.chunks_exact_mut(width) {
@@ -170,11 +181,18 @@ fn rotate(
         for (x, heads, head_dim, offset) in
             [(&mut *q, spec.heads, head_dim, spec.plain), (&mut *latents, 1, width, spec.rank)]
         {
-            let shape = RopeShape { heads, head_dim, offset, pairs: *pairs };
-            turn(tier, Turned { shape, angles }, (cos, sin), x);
+            if !x.is_empty() {
+                let shape = RopeShape { heads, head_dim, offset, pairs: *pairs };
+                turn(tier, Turned { shape, angles }, (cos, sin), x);
+            }
         }
     }
     temper(spec.temperature, spans, q, q_width);
+    if spec.head_growth {
+        let roles = [Role::QueryGrowth, Role::QueryGrowthBias];
+        let of_heads = roles.map(|role| weights.vector(context.id(), role));
+        grow_heads(of_heads, spans, q, spec.plain + spec.rotated);
+    }
 }
 
 /// Appends latents to the caches, and selects the positions that queries see.
@@ -186,7 +204,7 @@ fn remember(
     work: &mut Workspace,
 ) {
     let AttentionWork { k: latents, index, tables, .. } = &mut work.attention;
-    for span in context.spans {
+    for span in context.spans.iter().filter(|_| spec.has_latents()) {
         let rows = rows_of(span, latents, spec.width());
         sequences[span.sequence].layers[context.layer].latent().append(span.first_position, rows);
     }
@@ -196,6 +214,11 @@ fn remember(
             Role::IndexPoolBias if !indexer.is_pooled() => &[][..],
             role => weights.vector(context.id(), role),
         });
+        let grown = spec.head_growth.then(|| {
+            let roles = [Role::IndexGrowth, Role::IndexGrowthBias];
+            roles.map(|role| weights.vector(context.id(), role))
+        });
+        let vectors = (vectors, grown);
         indexer::select(context, (spec, indexer), vectors, sequences, index, &tables.each);
     }
 }

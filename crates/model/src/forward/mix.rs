@@ -85,13 +85,13 @@ impl ForwardPass {
             }
             mixer(&context, &layer.mixer, weights, sequences, work)?;
             let Residual { parallel, split, conv, .. } = layer.residual;
-            if let Some(taps) = conv.filter(|_| has_mixer) {
+            if let Some(conv) = conv.filter(|_| has_mixer) {
                 let before = layer.convs(width)[..2].iter().sum();
                 let weight = weights.vector(norms, Role::MixerConv);
                 let Workspace { branch, x, .. } = &mut *work;
                 let branch = &mut branch[..rows.len() * width];
                 let room = grown(x, branch.len());
-                let of = Conv { layer: l, taps, weight, before };
+                let of = Conv { layer: l, conv, weight, before };
                 add_conv(tier, of, (spans, &mut sequences[..]), branch, room);
             }
             if has_mixer {
@@ -157,7 +157,7 @@ impl ForwardPass {
 fn pieces(spec: &ModelSpec, layer: &LayerSpec) -> &'static [PieceKind] {
     // The weights by which a feed-forward block reads streams or kept states are stored with its
     // router.
-    let has_router = layer.moe().is_some() || spec.streams.is_some() || spec.kept_every.is_some();
+    let has_router = layer.moe().is_some() || spec.streams.is_some() || spec.kept.is_some();
     match (layer.mixer != Mixer::None, has_router) {
         (true, true) => &[PieceKind::Norms, PieceKind::Attention, PieceKind::Router],
         (true, false) => &[PieceKind::Norms, PieceKind::Attention],

@@ -67,6 +67,23 @@ pub(super) fn temper(by: Option<Temperature>, spans: &[Span], q: &mut [f32], wid
     }
 }
 
+/// Multiplies the heads of queries by a · ln(1 + position) + b, where `grown` has the a and the b of
+/// all heads.
+pub(super) fn grow_heads(grown: [&[f32]; 2], spans: &[Span], q: &mut [f32], head_dim: usize) {
+    let [factors, bias] = grown;
+    let width = factors.len() * head_dim;
+    for span in spans {
+        let rows = &mut q[span.first_row * width..][..span.tokens * width];
+        for (position, row) in (span.first_position..).zip(rows.chunks_exact_mut(width)) {
+            let logarithm = ln64((1 + position) as f64) as f32;
+            for ((head, factor), bias) in row.chunks_exact_mut(head_dim).zip(factors).zip(bias) {
+                let by = factor * logarithm + bias;
+                head.iter_mut().for_each(|x| *x *= by);
+            }
+        }
+    }
+}
+
 /// Buffers of the last stage.
 pub(super) struct OutputRoom<'w> {
     pub(super) packed: &'w mut PackedInput,

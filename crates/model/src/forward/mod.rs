@@ -234,12 +234,30 @@ impl ForwardPass {
         }
         if l == 0 {
             self.layer_inputs(state, source)?;
+            self.learn_angles(state, source)?;
         }
         self.mix(l, state, source)?;
         if let Some(moe) = self.spec.layers[l].moe() {
             self.route(moe, state);
         }
         state.progress = BatchProgress::Attended(l);
+        Ok(())
+    }
+
+    /// Reads the factors of angles, if weights have any.
+    fn learn_angles(
+        &self,
+        state: &mut ForwardState,
+        source: &mut dyn WeightSource,
+    ) -> Result<(), ForwardError> {
+        let Some(rope) = self.spec.ropes.first().filter(|_| self.spec.learned_angles) else {
+            return Ok(());
+        };
+        let norms = PieceId::new(0, PieceKind::Norms);
+        source.infrastructure(0, &[PieceKind::Norms], &mut |weights| {
+            state.work.learn_angles(rope, weights.vector(norms, Role::Angles));
+            Ok(())
+        })?;
         Ok(())
     }
 
@@ -331,19 +349,20 @@ impl ForwardPass {
         let ForwardState { work, hidden, sequences, pass, .. } = state;
         let layer = &self.spec.layers[l];
         let norms = PieceId::new(l as u32, PieceKind::Norms);
-        if let Some(taps) = layer.residual.conv {
+        if let Some(conv) = layer.residual.conv {
             let before = layer.convs(self.spec.hidden)[..3].iter().sum();
+            let numbers = hidden.len() / self.spec.states();
             source.infrastructure(l, &[PieceKind::Norms], &mut |weights: &mut dyn Weights| {
                 let weight = weights.vector(norms, Role::FfnConv);
                 let Workspace { branch, x, .. } = &mut *work;
-                let branch = &mut branch[..hidden.len()];
-                let of = Conv { layer: l, taps, weight, before };
+                let branch = &mut branch[..numbers];
+                let of = Conv { layer: l, conv, weight, before };
                 add_conv(
                     self.tier,
                     of,
                     (&pass.spans[..], &mut sequences[..]),
                     branch,
-                    grown(x, hidden.len()),
+                    grown(x, numbers),
                 );
                 Ok(())
             })?;

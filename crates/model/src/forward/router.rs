@@ -8,7 +8,7 @@ use sws_kernels::functional::elementary::exp;
 use sws_kernels::functional::{add, root_softplus, sigmoid, softmax, top_k};
 use sws_kernels::{PackedInput, ScratchPool, Tier};
 
-use super::kept;
+use super::kept::Mixes;
 use super::linear::{Product, multiply};
 use super::mixer::add_bias;
 use super::norms::{NormVectors, norm, scale};
@@ -321,9 +321,9 @@ impl RouterProbe {
         normed.clear();
         let branch = Branch { spec, layer, site: Site::Ffn };
         match spec.streams {
-            None if spec.kept_every.is_some() => {
+            None if spec.kept.is_some() => {
                 normed.resize(tokens * width, 0.0);
-                kept::mix(*tier, spec, kept::of_branch(branch, weights), state, normed);
+                Mixes::of(branch, weights).write(*tier, 0, state, normed);
             }
             None => normed.extend_from_slice(state),
             Some(streams) => {

@@ -82,7 +82,7 @@ impl ModelSpec {
         });
         let attention = mixers.bytes(packings, mixed)
             + CompressedWork::bytes_for(packings, compressed, mixed, positions)
-            + mixed * 2 * pairs * float
+            + (mixed * 2 + usize::from(self.learned_angles)) * pairs * float
             + threads * AttentionScratch::bytes(mixers.value_dim, mixers.seen);
         let mlp = experts.mlps.numbers(ROWS_TOGETHER.min(tokens * experts.top_k));
         let mlp = mlp.max(mlps.numbers(few)).max(inputs.numbers(tokens)) * float
@@ -193,6 +193,10 @@ struct Mixers {
     /// Factors of distance biases per token, and the biases of all distances.
     distances: usize,
     bias: usize,
+    /// Sinks and weights of convolutions per token.
+    of_tokens: usize,
+    /// Elements of the inputs of keys and values, where these have inputs of their own.
+    inputs: usize,
 }
 
 impl Mixers {
@@ -201,11 +205,13 @@ impl Mixers {
         match mixer {
             Mixer::Attention(spec) => {
                 self.add_attention(spec, positions);
+                let inputs = if spec.extras.inputs_apart { hidden } else { 0 };
+                self.inputs = self.inputs.max(inputs);
                 let blocks = BlockWork::bytes_for(spec, tokens, positions);
                 self.index = self.index.max(blocks);
             }
             Mixer::Latent(spec) => {
-                self.add_latent(spec, tokens, positions);
+                self.add_latent(spec, hidden, tokens, positions);
                 let index = IndexWork::bytes_for(spec, tokens, positions);
                 self.index = self.index.max(index);
             }
@@ -230,6 +236,8 @@ impl Mixers {
             self.distances = self.distances.max(spec.heads * it.rank);
             self.bias = self.bias.max(spec.heads * it.extent);
         }
+        let sinks = if spec.extras.token_sinks { spec.heads } else { 0 };
+        self.of_tokens = self.of_tokens.max(sinks + 2 * spec.token_taps());
     }
 
     fn add_delta(&mut self, spec: &DeltaSpec) {
@@ -259,12 +267,16 @@ impl Mixers {
         self.outputs = self.outputs.max(spec.recurrence().output_len(1));
     }
 
-    fn add_latent(&mut self, spec: &LatentSpec, tokens: usize, positions: usize) {
+    fn add_latent(&mut self, spec: &LatentSpec, hidden: usize, tokens: usize, positions: usize) {
         let low = spec.query_rank.unwrap_or(0);
         let values = spec.value_width();
         let (_, up) = spec.query_up(low);
         let latents = low + if up > low { up } else { 0 };
-        self.add([spec.query_width(), spec.width(), latents, values, low.max(values), spec.rank]);
+        // A copy of the hidden state, normed once more.
+        let of_hidden = spec.indexer().is_some_and(|indexer| indexer.of_hidden);
+        let copy = if of_hidden { hidden } else { 0 };
+        let (latents, packed) = (latents.max(copy), low.max(values).max(copy));
+        self.add([spec.query_width(), spec.width(), latents, values, packed, spec.rank]);
         self.seen = positions.max(self.seen);
         let rows = rows_together(tokens, spec.heads);
         let queries = if spec.split { tokens * spec.heads } else { rows };
@@ -296,10 +308,15 @@ impl Mixers {
         let others = self.gated + self.heads_of_delta + self.gates + self.outputs;
         let sums = (0..heads.min(MAX)).map(|head| tokens_together(head, tokens));
         let sums: usize = sums.map(|tokens| PackedInput::bytes_for(packings, tokens, rank)).sum();
-        let others = others + self.distances;
+        let others = others + self.distances + self.of_tokens;
+        let inputs = match self.inputs {
+            0 => 0,
+            width => 2 * PackedInput::bytes_for(packings, tokens, width),
+        };
         let absorbed = absorbed + DISTANCES.min(tokens) * self.bias;
         (tokens * (q + k + v + mixed + others) + absorbed) * size_of::<f32>()
             + PackedInput::bytes_for(packings, tokens, packed)
+            + inputs
             + sums
             + self.index
     }

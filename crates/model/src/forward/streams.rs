@@ -16,8 +16,8 @@ use sws_kernels::{PackedInput, Packings, ScratchPool, Tier};
 use super::by_rows::by_rows;
 use super::kept;
 use super::linear::{Product, multiply};
-use super::norms::{NormVectors, norm_streams};
-use crate::order::Branch;
+use super::norms::{NormVectors, norm, norm_streams};
+use crate::order::{Branch, Site};
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
 use crate::spec::{ModelSpec, StreamReads};
@@ -38,11 +38,22 @@ pub(super) fn read(
     let by = spec.layers[layer].norm;
     let norms = PieceId::new(layer as u32, PieceKind::Norms);
     let tokens = hidden.len() / spec.state_width();
-    if spec.kept_every.is_some() {
+    if spec.kept.is_some() {
+        // The buffer is free, as the output of the branch has not been computed yet.
         let mut mixed = std::mem::take(&mut work.branch);
         let y = grown(&mut mixed, tokens * width);
-        kept::mix(tier, spec, kept::of_branch(branch, weights), hidden, y);
+        let mixes = kept::Mixes::of(branch, weights);
+        mixes.write(tier, 0, hidden, y);
         work.norm(tier, by, y, NormVectors::of(weights, norms, site.norm(), by));
+        if site == Site::Mixer && spec.layers[layer].inputs_apart() {
+            let roles = [Role::KeyInputNorm, Role::ValueInputNorm].into_iter();
+            for ((number, role), to) in (1..).zip(roles).zip(&mut work.attention.inputs) {
+                mixes.write(tier, number, hidden, y);
+                let vectors = NormVectors::of(weights, norms, role, by);
+                by_rows(y, width, |_, rows| norm(tier, by, rows, width, vectors));
+                to.pack(tier, y, tokens, width);
+            }
+        }
         work.branch = mixed;
         return Ok(());
     }
@@ -269,7 +280,7 @@ pub(super) fn write(tier: Tier, spec: &ModelSpec, own: &[f32], branch: &[f32], h
 
 /// The state of one token, or the mix of its states or streams, as the final norm reads it.
 pub(super) fn head(tier: Tier, spec: &ModelSpec, weights: &dyn Weights, x: &[f32], y: &mut [f32]) {
-    if spec.kept_every.is_some() {
+    if spec.kept.is_some() {
         return kept::head(tier, spec, weights, x, y);
     }
     let Some(Streams { eps, count, .. }) = spec.streams else { return y.copy_from_slice(x) };

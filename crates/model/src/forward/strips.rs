@@ -19,7 +19,7 @@ impl ModelSpec {
     /// select or keep anything for the whole pass.
     pub(super) fn mixed_together(&self, strip: usize, tokens: usize) -> usize {
         let whole = self.streams.is_some()
-            || self.kept_every.is_some()
+            || self.kept.is_some()
             || self.layer_inputs.is_some()
             || self.layers.iter().any(|layer| {
                 let selects = match &layer.mixer {

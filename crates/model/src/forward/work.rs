@@ -3,6 +3,7 @@
 use rayon::prelude::*;
 use sws_format::Span;
 use sws_kernels::Tier;
+use sws_kernels::functional::elementary::exp;
 use sws_kernels::functional::rope_tables;
 
 use super::by_rows::by_rows;
@@ -51,16 +52,29 @@ impl Workspace {
         }
     }
 
+    /// Multiplies the angles of a rotary embedding by factors, of which these are the logarithms, in
+    /// the tables to come.
+    pub(super) fn learn_angles(&mut self, rope: &Rope, logarithms: &[f32]) {
+        let RopeTables { learned, spans, .. } = &mut self.attention.tables;
+        spans.clear();
+        let angles = grown(learned, logarithms.len());
+        for ((angle, by), given) in angles.iter_mut().zip(logarithms).zip(&rope.inv_freq) {
+            *angle = given * exp(*by);
+        }
+    }
+
     /// Computes the rotary tables of a batch, unless they exist already.
     pub(super) fn tables(&mut self, ropes: &[Rope], spans: &[Span]) {
-        let RopeTables { each, spans: made } = &mut self.attention.tables;
+        let RopeTables { each, learned, spans: made } = &mut self.attention.tables;
         if made == spans {
             return;
         }
         each.resize_with(ropes.len(), Default::default);
         let tokens: usize = spans.iter().map(|span| span.tokens).sum();
-        for ([cos, sin], rope) in each.iter_mut().zip(ropes) {
-            let pairs = rope.inv_freq.len();
+        for (number, ([cos, sin], rope)) in each.iter_mut().zip(ropes).enumerate() {
+            let has_learned = number == 0 && !learned.is_empty();
+            let angles = if has_learned { &*learned } else { &rope.inv_freq };
+            let pairs = angles.len();
             let cos = grown(cos, tokens * pairs);
             let sin = grown(sin, tokens * pairs);
             for span in spans {
@@ -69,7 +83,7 @@ impl Workspace {
                 let sin = sin[rows].par_chunks_mut(TABLE_ROWS * pairs);
                 cos.zip(sin).enumerate().for_each(|(part, (cos, sin))| {
                     let first = span.first_position + part * TABLE_ROWS;
-                    rope_tables(&rope.inv_freq, rope.factor, first, cos, sin);
+                    rope_tables(angles, rope.factor, first, cos, sin);
                 });
             }
         }

@@ -12,10 +12,11 @@ use super::rows::PagedRows;
 use crate::spec::LatentSpec;
 
 /// The latent of each position, followed by the rotated part of its key; and the keys of the
-/// layer's indexer, if it has one.
+/// layer's indexer, if it has one. There is one of the two at least.
 #[derive(Clone, Debug)]
 pub(crate) struct LatentState {
-    latents: PagedRows,
+    /// None if the layer sees the latents of an earlier one.
+    latents: Option<PagedRows>,
     index: Option<PagedRows>,
     /// Keys and gates of single positions, if the indexer pools keys. They are never rounded.
     parts: Option<[PagedRows; 2]>,
@@ -40,7 +41,8 @@ impl LatentState {
         let part = |dim| PagedRows::new(dim, limit, KvPrecision::F32, page);
         let parts = pooled.map(|indexer| [indexer.dim; 2].map(part));
         let group = spec.indexer().map_or(1, |indexer| indexer.group);
-        LatentState { latents: rows(spec.width()), index, parts, group }
+        let latents = spec.has_latents().then(|| rows(spec.width()));
+        LatentState { latents, index, parts, group }
     }
 
     /// The maximum size in bytes of `limit` positions in pages of `page`.
@@ -57,19 +59,18 @@ impl LatentState {
             PagedRows::bytes_for(indexer.dim, keys, precision, page)
                 + PagedRows::bytes_for(parts, limit, KvPrecision::F32, page)
         });
-        rows(spec.width()) + of_index
+        (if spec.has_latents() { rows(spec.width()) } else { 0 }) + of_index
     }
 
     /// Bytes held, including shared pages.
     pub(super) fn bytes(&self) -> u64 {
-        let others = self.index.iter().chain(self.parts.iter().flatten());
-        self.latents.bytes() + others.map(PagedRows::bytes).sum::<u64>()
+        self.all().map(PagedRows::bytes).sum()
     }
 
     /// Makes room for the positions below `end`.
     pub(super) fn reserve(&mut self, end: usize) {
         let groups = end / self.group;
-        self.latents.reserve(end);
+        self.latents.iter_mut().for_each(|latents| latents.reserve(end));
         self.index.iter_mut().for_each(|index| index.reserve(groups));
         self.parts.iter_mut().flatten().for_each(|parts| parts.reserve(end));
     }
@@ -83,7 +84,7 @@ impl LatentState {
     /// Drops the pages that `len` positions do not need.
     pub(super) fn trim(&mut self, len: usize) {
         let groups = len / self.group;
-        self.latents.trim(len);
+        self.latents.iter_mut().for_each(|latents| latents.trim(len));
         self.index.iter_mut().for_each(|index| index.trim(groups));
         self.parts.iter_mut().flatten().for_each(|parts| parts.trim(len));
     }
@@ -93,23 +94,23 @@ impl LatentState {
         let group = self.group;
         let index = self.index.iter().map(|index| index.growth(len / group, end / group));
         let parts = self.parts.iter().flatten().map(|parts| parts.growth(len, end));
-        self.latents.growth(len, end) + index.chain(parts).sum::<u64>()
+        let latents = self.latents.iter().map(|latents| latents.growth(len, end));
+        latents.chain(index).chain(parts).sum()
     }
 
     pub(super) fn each_page(&self, each: &mut dyn FnMut(SharedPage)) {
-        let others = self.index.iter().chain(self.parts.iter().flatten());
-        [&self.latents].into_iter().chain(others).for_each(|rows| rows.each_page(each));
+        self.all().for_each(|rows| rows.each_page(each));
     }
 
     /// Bytes of a value.
     pub(super) fn layout(&self) -> usize {
-        self.latents.precision().row_bytes(1)
+        self.first().precision().row_bytes(1)
     }
 
     /// Writes the rows of positions, and the groups that end in them.
     pub(super) fn write(&self, positions: Range<usize>, to: &mut dyn Write) -> io::Result<()> {
         let groups = positions.start / self.group..positions.end / self.group;
-        self.latents.write(positions.clone(), to)?;
+        self.latents.iter().try_for_each(|latents| latents.write(positions.clone(), to))?;
         self.index.iter().try_for_each(|index| index.write(groups.clone(), to))?;
         self.parts.iter().flatten().try_for_each(|parts| parts.write(positions.clone(), to))
     }
@@ -117,7 +118,7 @@ impl LatentState {
     /// Reads the rows of positions. Their memory must be [reserved](Self::reserve).
     pub(super) fn take(&mut self, positions: Range<usize>, from: &mut dyn Read) -> io::Result<()> {
         let groups = positions.start / self.group..positions.end / self.group;
-        self.latents.take(positions.clone(), from)?;
+        self.latents.iter_mut().try_for_each(|latents| latents.take(positions.clone(), from))?;
         self.index.iter_mut().try_for_each(|index| index.take(groups.clone(), from))?;
         let mut parts = self.parts.iter_mut().flatten();
         parts.try_for_each(|parts| parts.take(positions.clone(), from))
@@ -125,18 +126,26 @@ impl LatentState {
 
     /// Stores latents [tokens, width] of consecutive positions. Their memory must be
     /// [reserved](Self::reserve).
+    ///
+    /// # Panics
+    ///
+    /// If the layer has none of its own.
     pub(crate) fn append(&mut self, first: usize, rows: &[f32]) {
-        self.latents.append(first, rows);
+        self.latents.as_mut().expect("a layer with latents").append(first, rows);
     }
 
     /// The latents as keys of one head, and their beginnings as values.
+    ///
+    /// # Panics
+    ///
+    /// If the layer has none of its own.
     pub(crate) fn view(&self) -> KvCache<'_> {
-        self.latents.view()
+        self.latents.as_ref().expect("a layer with latents").view()
     }
 
     /// Number of positions kept.
     pub(crate) fn capacity(&self) -> usize {
-        self.latents.capacity()
+        self.first().capacity()
     }
 
     /// Stores keys and gates [tokens, dim] of positions whose keys are pooled.
@@ -178,7 +187,16 @@ impl LatentState {
     }
 
     fn each(&mut self, f: impl Fn(&mut PagedRows)) {
-        f(&mut self.latents);
-        self.index.iter_mut().chain(self.parts.iter_mut().flatten()).for_each(f);
+        let latents = self.latents.iter_mut().chain(&mut self.index);
+        latents.chain(self.parts.iter_mut().flatten()).for_each(f);
+    }
+
+    fn all(&self) -> impl Iterator<Item = &PagedRows> {
+        self.latents.iter().chain(&self.index).chain(self.parts.iter().flatten())
+    }
+
+    /// The latents, or else the keys of the indexer.
+    fn first(&self) -> &PagedRows {
+        self.all().next().expect("latents or keys of an indexer")
     }
 }

@@ -131,6 +131,9 @@ impl SequenceState {
             Mixer::Attention(attention) => {
                 LayerState::Kv(KvState::new(attention, limit, precision, page))
             }
+            Mixer::Latent(latent) if !latent.has_latents() && latent.indexer().is_none() => {
+                LayerState::Recurrent(RecurrentState::new(RecurrentSize::NONE))
+            }
             Mixer::Latent(latent) => {
                 LayerState::Latent(LatentState::new(latent, limit, precision, page))
             }

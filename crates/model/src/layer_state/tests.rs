@@ -47,6 +47,8 @@ const LATENT: LatentSpec = LatentSpec {
     sinks: false,
     split: false,
     temperature: None,
+    head_growth: false,
+    latents: crate::KeyValues::Own,
     window: None,
     sparse: None,
 };

@@ -2,7 +2,7 @@
 
 use super::TensorSpec;
 use crate::role::Role;
-use crate::spec::{AttentionSpec, LatentSpec, QkNorm};
+use crate::spec::{AttentionSpec, DistanceSpec, IndexerSpec, LatentSpec, QkNorm};
 
 pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> {
     let q = spec.q_width();
@@ -30,6 +30,13 @@ pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> 
         tensors.extend((!spec.extras.values_are_keys).then(|| matrix(Role::Value, values)));
     }
     tensors.extend(spec.gate_rows().map(|rows| TensorSpec::matrix(Role::OutputGate, rows, hidden)));
+    if spec.extras.token_sinks {
+        tensors.push(matrix(Role::TokenSinks, spec.heads));
+    }
+    if spec.token_taps() > 0 {
+        let roles = [Role::KeyTaps, Role::ValueTaps];
+        tensors.extend(roles.map(|role| matrix(role, spec.token_taps())));
+    }
     if spec.qkv_bias && spec.extras.fused {
         tensors.push(TensorSpec::vector(Role::MixedBias, spec.fused_rows()));
     } else if spec.qkv_bias {
@@ -45,18 +52,32 @@ pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> 
         };
         tensors.extend(own.iter().map(|&(role, len)| TensorSpec::vector(role, len)));
     }
-    if let Some(taps) = spec.extras.conv {
-        tensors.push(TensorSpec { role: Role::KeyConv, rows: keys, cols: taps });
-        tensors.push(TensorSpec { role: Role::ValueConv, rows: values, cols: taps });
+    if let Some(conv) = spec.extras.conv {
+        for (role, width) in [(Role::KeyConv, keys), (Role::ValueConv, values)] {
+            let (rows, cols) = (width, conv.taps);
+            tensors.push(match conv.of_tokens {
+                true => TensorSpec { role, rows: cols, cols: rows },
+                false => TensorSpec { role, rows, cols },
+            });
+        }
     }
     let norms = match spec.qk_norm {
-        QkNorm::None | QkNorm::Unweighted => None,
+        QkNorm::None | QkNorm::Unweighted | QkNorm::Limited { .. } => None,
         QkNorm::PerHead | QkNorm::PerRotatedHead => Some((spec.head_dim, spec.head_dim)),
         QkNorm::FullWidth => Some((q, keys)),
     };
     if let Some((q, k)) = norms {
         tensors.push(TensorSpec::vector(Role::QueryNorm, q));
         tensors.extend(spec.has_keys().then(|| TensorSpec::vector(Role::KeyNorm, k)));
+    }
+    if let QkNorm::Limited { .. } = spec.qk_norm {
+        tensors.push(TensorSpec { role: Role::QueryNorm, rows: spec.heads, cols: spec.head_dim });
+        let of_distances = |it: DistanceSpec| TensorSpec {
+            role: Role::DistanceNorm,
+            rows: spec.heads,
+            cols: it.rank,
+        };
+        tensors.extend(spec.extras.distances.map(of_distances));
     }
     if let Some(blocks) = spec.extras.blocks {
         tensors.push(TensorSpec::vector(Role::BlockQueryNorm, blocks.dim));
@@ -78,30 +99,42 @@ pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> 
 pub(super) fn latent(spec: &LatentSpec, hidden: usize) -> Vec<TensorSpec> {
     let queries = spec.query_width();
     let rank = spec.rank;
-    let kv_down = TensorSpec::matrix(Role::KvDown, spec.width(), hidden);
-    let mut tensors =
-        match spec.query_rank {
-            None => vec![TensorSpec::matrix(Role::Query, queries, hidden), kv_down],
-            Some(query_rank) => {
-                let down = TensorSpec::matrix(Role::QueryDown, query_rank, hidden);
-                let mut tensors = vec![down, kv_down];
-                tensors.extend(spec.indexer().into_iter().flat_map(|indexer| {
-                    let gate = indexer.is_pooled().then_some((Role::IndexPoolGate, indexer.dim));
-                    let own = [(Role::IndexKey, indexer.dim), (Role::IndexWeights, indexer.heads)];
-                    let all = gate.into_iter().chain(own);
-                    all.map(|(role, rows)| TensorSpec::matrix(role, rows, hidden))
-                }));
-                tensors.push(TensorSpec::vector(Role::QueryDownNorm, query_rank));
-                let (rows, cols) = spec.query_up(query_rank);
-                tensors.push(TensorSpec::matrix(Role::QueryUp, rows, cols));
-                tensors.extend(spec.indexer().map(|indexer| {
-                    TensorSpec::matrix(Role::IndexQuery, indexer.width(), query_rank)
-                }));
-                tensors
-            }
-        };
-    tensors.push(TensorSpec::vector(Role::KvDownNorm, rank));
+    let query = match spec.query_rank {
+        None => TensorSpec::matrix(Role::Query, queries, hidden),
+        Some(query_rank) => TensorSpec::matrix(Role::QueryDown, query_rank, hidden),
+    };
+    let mut tensors = vec![query];
+    if spec.has_latents() {
+        tensors.push(TensorSpec::matrix(Role::KvDown, spec.width(), hidden));
+    }
+    tensors.extend(spec.indexer().into_iter().flat_map(|indexer| {
+        let gate = indexer.is_pooled().then_some((Role::IndexPoolGate, indexer.dim));
+        let own = [(Role::IndexKey, indexer.dim), (Role::IndexWeights, indexer.heads)];
+        let all = gate.into_iter().chain(own);
+        all.map(|(role, rows)| TensorSpec::matrix(role, rows, hidden))
+    }));
+    if let Some(query_rank) = spec.query_rank {
+        tensors.push(TensorSpec::vector(Role::QueryDownNorm, query_rank));
+    }
+    let of_hidden = spec.indexer().filter(|indexer| indexer.of_hidden);
+    tensors.extend(of_hidden.into_iter().flat_map(|_| {
+        let roles = [Role::IndexQueryNorm, Role::IndexQueryNormBias];
+        roles.map(|role| TensorSpec::vector(role, hidden))
+    }));
+    if let Some(query_rank) = spec.query_rank {
+        let (rows, cols) = spec.query_up(query_rank);
+        tensors.push(TensorSpec::matrix(Role::QueryUp, rows, cols));
+    }
+    tensors.extend(spec.indexer().map(|indexer| {
+        let from = if indexer.of_hidden { hidden } else { spec.query_rank.unwrap_or(hidden) };
+        TensorSpec::matrix(Role::IndexQuery, indexer.width(), from)
+    }));
+    tensors.extend(spec.has_latents().then(|| TensorSpec::vector(Role::KvDownNorm, rank)));
     tensors.extend(spec.key_norm.then(|| TensorSpec::vector(Role::LatentKeyNorm, spec.rotated)));
+    if spec.head_growth {
+        let roles = [Role::QueryGrowth, Role::QueryGrowthBias];
+        tensors.extend(roles.map(|role| TensorSpec::vector(role, spec.heads)));
+    }
     tensors.extend(spec.indexer().into_iter().flat_map(|indexer| {
         let role = Role::IndexPoolBias;
         let rows = indexer.group;
@@ -109,6 +142,12 @@ pub(super) fn latent(spec: &LatentSpec, hidden: usize) -> Vec<TensorSpec> {
         let norm = [Role::IndexKeyNorm, Role::IndexKeyNormBias];
         bias.into_iter().chain(norm.map(|role| TensorSpec::vector(role, indexer.dim)))
     }));
+    if spec.head_growth {
+        let roles = [Role::IndexGrowth, Role::IndexGrowthBias];
+        let of_indexer =
+            |indexer: &IndexerSpec| roles.map(|role| TensorSpec::vector(role, indexer.heads));
+        tensors.extend(spec.indexer().into_iter().flat_map(of_indexer));
+    }
     if spec.sinks {
         tensors.push(TensorSpec::vector(Role::LatentSinks, spec.heads));
     }

@@ -4,7 +4,7 @@ use sws_format::PieceKind;
 
 use super::TensorSpec;
 use crate::role::Role;
-use crate::spec::{LayerSpec, ModelSpec, NormGates};
+use crate::spec::{KeptStates, LayerSpec, ModelSpec, NormGates};
 
 /// A branch of a layer, in models with several residual streams or kept states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,16 +79,35 @@ impl Site {
             Site::Ffn => Role::FfnNorm,
         }
     }
+}
+
+impl Branch<'_> {
+    /// Number of mixes of kept states that the branch reads; 0 if it reads the state as it is.
+    pub(crate) fn mixes(self) -> usize {
+        let Branch { spec, layer, site } = self;
+        match (spec.kept, site) {
+            (None, _) => 0,
+            (Some(KeptStates { normed: Some(_), .. }), Site::Mixer) if layer == 0 => 0,
+            (_, Site::Mixer) if spec.layers[layer].inputs_apart() => 3,
+            _ => 1,
+        }
+    }
 
     /// The reads of the branch's stream weights; none in models with a single state.
-    pub(super) fn reads(self, model: &ModelSpec) -> Vec<TensorSpec> {
-        if model.kept_every.is_some() {
-            return self.mix().map(|role| TensorSpec::vector(role, model.hidden)).to_vec();
+    pub(super) fn reads(self) -> Vec<TensorSpec> {
+        let Branch { spec: model, site, .. } = self;
+        let hidden = model.hidden;
+        if let Some(kept) = model.kept {
+            let [norm, row] = site.mix();
+            let norm = kept.normed.is_none().then(|| TensorSpec::vector(norm, hidden));
+            let rows = self.mixes();
+            let row = (rows > 0).then_some(TensorSpec { role: row, rows, cols: hidden });
+            return norm.into_iter().chain(row).collect();
         }
         let Some(streams) = model.streams else { return Vec::new() };
-        let [matrix, base, scale] = self.roles();
+        let [matrix, base, scale] = site.roles();
         if let Some(rank) = model.stream_gates() {
-            let ([norm, down, up], width) = (self.gates(), model.state_width());
+            let ([norm, down, up], width) = (site.gates(), model.state_width());
             return vec![
                 TensorSpec::vector(norm, width),
                 TensorSpec::matrix(down, rank, width),

@@ -45,9 +45,11 @@ pub struct AttentionExtras {
     pub fused: bool,
     /// True if values are the products of keys, before their norms (Gemma 4).
     pub values_are_keys: bool,
-    /// Number of values that the convolutions of keys and of values see. Their results are added
-    /// before the norms; `None` without convolutions (Inkling).
-    pub conv: Option<usize>,
+    /// True if keys and values have inputs of their own (Inkling 2).
+    pub inputs_apart: bool,
+    /// The convolutions of keys and of values, before the norms; `None` without convolutions
+    /// (Inkling).
+    pub conv: Option<AddedConv>,
     /// True if the values of each head are normed, without weights (Gemma 4).
     pub value_norm: bool,
     /// The factor applied to values (MiMo).
@@ -65,6 +67,8 @@ pub struct AttentionExtras {
     pub blocks: Option<BlocksSpec>,
     /// Numbers added to scores by the distance between a query and a key (Inkling).
     pub distances: Option<DistanceSpec>,
+    /// True if a matrix computes the sinks of each token (Inkling 2).
+    pub token_sinks: bool,
     /// True if the outputs of each head are normed, without weights, before their gates (Muse Spark).
     pub output_norm: bool,
     /// Cap of scores, which become cap · tanh(score / cap) (Gemma 2).
@@ -80,6 +84,19 @@ pub struct DistanceSpec {
     pub rank: usize,
     /// Number of distances, from 0. Keys further away have no bias.
     pub extent: usize,
+}
+
+/// A convolution over the last values, whose result is added to the last one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddedConv {
+    /// Number of values that it sees.
+    pub taps: usize,
+    /// True if the sum is divided by the root of the number of its terms: one and `taps`, or twice as
+    /// many with weights of tokens.
+    pub divided: bool,
+    /// True if a matrix computes further weights for each token and head, which are added to those of
+    /// elements. These then lie tap by tap, from the last value back.
+    pub of_tokens: bool,
 }
 
 /// The keys and values that the queries of a layer see.
@@ -156,7 +173,7 @@ pub struct Temperature {
 
 /// Norms of queries and keys, of the same kind as the layer's norm. They come before the rotary
 /// embedding unless stated otherwise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum QkNorm {
     /// No norm.
     None,
@@ -168,6 +185,14 @@ pub enum QkNorm {
     Unweighted,
     /// All heads of a position together.
     FullWidth,
+    /// No norm: each head is scaled down to a length, if it is longer. Queries and the factors of
+    /// distance biases are first multiplied by weights of each head.
+    Limited {
+        /// The length of queries and keys.
+        length: f32,
+        /// That of the factors of distance biases.
+        of_distances: f32,
+    },
 }
 
 impl From<AttentionSpec> for Mixer {
@@ -199,7 +224,27 @@ impl BlocksSpec {
     }
 }
 
+impl AddedConv {
+    /// A convolution whose result is added, and no more.
+    pub(crate) const fn of(taps: usize) -> AddedConv {
+        AddedConv { taps, divided: false, of_tokens: false }
+    }
+
+    /// The root of the number of terms, if the sum is divided by it.
+    pub(crate) fn divisor(self) -> Option<f32> {
+        let terms = 1 + self.taps * if self.of_tokens { 2 } else { 1 };
+        self.divided.then(|| (terms as f32).sqrt())
+    }
+}
+
 impl AttentionSpec {
+    /// Number of further weights of the convolutions of keys, or of values, that a matrix computes
+    /// for each token; 0 without such a matrix.
+    pub(crate) fn token_taps(&self) -> usize {
+        let of_tokens = self.extras.conv.filter(|conv| conv.of_tokens);
+        of_tokens.map_or(0, |conv| self.kv_heads * conv.taps)
+    }
+
     /// Rows of the matrix of queries.
     pub(crate) fn query_rows(&self) -> usize {
         match self.gate {

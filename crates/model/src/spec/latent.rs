@@ -2,7 +2,7 @@
 
 use sws_kernels::functional::RopePairs;
 
-use super::Temperature;
+use super::{KeyValues, Temperature};
 
 /// Multi-head latent attention. The cache contains, for each position, its latent and the rotated
 /// part of its key, which all heads share.
@@ -34,6 +34,11 @@ pub struct LatentSpec {
     pub sinks: bool,
     /// The growth of queries.
     pub temperature: Option<Temperature>,
+    /// True if the queries of each head, and those of an indexer, are multiplied by a · ln(1 +
+    /// position) + b, with numbers a and b of the head.
+    pub head_growth: bool,
+    /// The latents that queries see.
+    pub latents: KeyValues,
     /// Index into [`ModelSpec::ropes`](crate::ModelSpec::ropes); None if nothing is rotated.
     pub rope: Option<usize>,
     /// True if keys and values have a matrix each, and that of keys is stored with the rows and
@@ -92,6 +97,9 @@ pub struct IndexerSpec {
     /// Number of positions that share a pooled key and are scored together; 1 if each has its own
     /// key.
     pub group: usize,
+    /// True if queries are computed from the hidden state, normed once more, and not from the latent
+    /// query.
+    pub of_hidden: bool,
 }
 
 impl LatentSpec {
@@ -139,6 +147,19 @@ impl LatentSpec {
     /// Elements of the values of all heads.
     pub fn value_width(&self) -> usize {
         self.heads * self.value_dim
+    }
+
+    /// True if the layer computes latents.
+    pub(crate) fn has_latents(&self) -> bool {
+        !matches!(self.latents, KeyValues::Of(_))
+    }
+
+    /// The layer whose latents a layer sees.
+    pub(crate) fn latents_of(&self, layer: usize) -> usize {
+        match self.latents {
+            KeyValues::Own | KeyValues::Lent => layer,
+            KeyValues::Of(earlier) => earlier,
+        }
     }
 
     /// The layer's own indexer.

@@ -20,6 +20,9 @@ pub(crate) struct AttentionWork {
     pub(crate) blocks: BlockWork,
     pub(crate) compressed: CompressedWork,
     pub(crate) distances: DistanceWork,
+    pub(crate) of_tokens: TokenWork,
+    /// The inputs of keys and of values, where these have inputs of their own.
+    pub(crate) inputs: [PackedInput; 2],
     /// Copied selections of layers with blocks or entries, if they are wanted.
     pub(crate) noted: Option<Vec<u32>>,
     pub(crate) tables: RopeTables,
@@ -31,6 +34,8 @@ pub(crate) struct AttentionWork {
 pub(crate) struct RopeTables {
     /// [tokens, pairs] of each rotary embedding.
     pub(crate) each: Vec<[Vec<f32>; 2]>,
+    /// The angles of the first embedding, if weights change them.
+    pub(crate) learned: Vec<f32>,
     /// The batch for which the tables were computed.
     pub(crate) spans: Vec<Span>,
 }
@@ -69,6 +74,15 @@ pub(crate) struct DistanceWork {
     pub(crate) rows: Vec<f32>,
     /// [some tokens, heads, distances]
     pub(crate) bias: Vec<f32>,
+}
+
+/// Sinks, and weights of convolutions, of each token.
+#[derive(Debug, Default)]
+pub(crate) struct TokenWork {
+    /// [tokens, heads]
+    pub(crate) sinks: Vec<f32>,
+    /// Of keys and of values: [tokens, key heads, taps].
+    pub(crate) taps: [Vec<f32>; 2],
 }
 
 /// Working memory of the heads of latent attention that are computed together.

@@ -37,9 +37,6 @@ pub fn create(path: &Path) -> io::Result<File> {
     system::create(path)
 }
 
-#[cfg(windows)]
-pub use windows::InFlight;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,33 +57,5 @@ mod tests {
         assert_eq!(read_at(&file, &mut into[..8192], 4096).unwrap(), bytes.len() - 4096);
         assert!(into[..bytes.len() - 4096] == bytes[4096..]);
         assert_eq!(read_at(&file, &mut into[..4096], 1 << 20).unwrap(), 0);
-    }
-
-    /// Threads that meet before each read have all of their reads on one handle in flight at once.
-    #[cfg(windows)]
-    #[test]
-    fn reads_of_one_handle_overlap() {
-        const DEPTH: usize = 8;
-        const LEN: usize = 1 << 20;
-        let temp = tempfile::tempdir().unwrap();
-        let path = temp.path().join("file");
-        std::fs::write(&path, vec![7u8; DEPTH * LEN]).unwrap();
-        let file = open(&path, 4096).unwrap();
-        let together = std::sync::Barrier::new(DEPTH);
-        std::thread::scope(|scope| {
-            for lane in 0..DEPTH {
-                let (file, together) = (&file, &together);
-                scope.spawn(move || {
-                    let mut pages = ReservedPages::reserve(LEN, 4096).unwrap();
-                    for _ in 0..16 {
-                        together.wait();
-                        let read = read_at(file, pages.as_mut_slice(), (lane * LEN) as u64);
-                        assert_eq!(read.unwrap(), LEN);
-                        assert!(pages.as_mut_slice().iter().all(|&byte| byte == 7));
-                    }
-                });
-            }
-        });
-        assert!(InFlight::most() > DEPTH / 2, "{} reads in flight", InFlight::most());
     }
 }

@@ -4,9 +4,10 @@ use std::os::windows::fs::OpenOptionsExt;
 use std::os::windows::io::{AsRawHandle, FromRawHandle, OwnedHandle};
 use std::path::Path;
 use std::ptr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use windows_sys::Win32::Foundation::{ERROR_HANDLE_EOF, ERROR_IO_PENDING, FALSE, TRUE};
+use windows_sys::Win32::Foundation::{
+    ERROR_HANDLE_EOF, ERROR_IO_PENDING, FALSE, STATUS_PENDING, TRUE,
+};
 use windows_sys::Win32::Storage::FileSystem::{
     FILE_FLAG_NO_BUFFERING, FILE_FLAG_OVERLAPPED, ReadFile,
 };
@@ -16,21 +17,6 @@ use windows_sys::Win32::System::Threading::CreateEventW;
 thread_local! {
     /// The event that a thread waits for its read with.
     static EVENT: io::Result<OwnedHandle> = event();
-}
-
-/// Reads that were begun and not yet completed, and the most of them.
-static NOW: AtomicUsize = AtomicUsize::new(0);
-static MOST: AtomicUsize = AtomicUsize::new(0);
-
-/// The number of overlapped reads in flight.
-#[derive(Debug)]
-pub struct InFlight;
-
-impl InFlight {
-    /// The most reads that were in flight at once since the process began.
-    pub fn most() -> usize {
-        MOST.load(Ordering::SeqCst)
-    }
 }
 
 fn event() -> io::Result<OwnedHandle> {
@@ -72,24 +58,29 @@ fn overlapped(file: &File, event: &OwnedHandle, into: &mut [u8], offset: u64) ->
     state.Anonymous.Anonymous.OffsetHigh = (offset >> 32) as u32;
     state.hEvent = event.as_raw_handle();
     let len = u32::try_from(into.len()).unwrap_or(!0xfff);
-    let in_flight = NOW.fetch_add(1, Ordering::SeqCst) + 1;
-    MOST.fetch_max(in_flight, Ordering::SeqCst);
     // SAFETY: `into` and `state` outlive the read: this function returns once it has completed, which
-    // `finish` waits for without a limit.
+    // `GetOverlappedResult` waits for without a limit.
     let begun = unsafe { ReadFile(handle, into.as_mut_ptr(), len, ptr::null_mut(), &mut state) };
     let refused = (begun == FALSE).then(io::Error::last_os_error);
     let result = match refused {
         Some(e) if e.raw_os_error() != Some(ERROR_IO_PENDING as i32) => Err(e),
-        _ => {
+        pending => {
+            #[cfg(test)]
+            pending.iter().for_each(|_| tests::begun());
             let mut count = 0;
             // SAFETY: `state` is that of the read that was begun on this handle.
-            match unsafe { GetOverlappedResult(handle, &state, &mut count, TRUE) } {
-                FALSE => Err(io::Error::last_os_error()),
-                _ => Ok(count as usize),
+            let done = unsafe { GetOverlappedResult(handle, &state, &mut count, TRUE) };
+            let failed = (done == FALSE).then(io::Error::last_os_error);
+            if pending.is_some() && state.Internal == STATUS_PENDING as usize {
+                // The wait failed, and the system may still write to memory that is about to be freed.
+                std::process::abort();
+            }
+            match failed {
+                Some(error) => Err(error),
+                None => Ok(count as usize),
             }
         }
     };
-    NOW.fetch_sub(1, Ordering::SeqCst);
     match result {
         Err(e) if e.raw_os_error() == Some(ERROR_HANDLE_EOF as i32) => Ok(0),
         result => result,
@@ -101,4 +92,39 @@ pub(super) fn create(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.write(true).create(true).truncate(true).custom_flags(FILE_FLAG_NO_BUFFERING);
     options.open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use crate::direct::{open, read_at};
+    use crate::pages::ReservedPages;
+
+    /// Reads that the system has begun without completing them.
+    static BEGUN: AtomicUsize = AtomicUsize::new(0);
+
+    pub(super) fn begun() {
+        BEGUN.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The system takes a read and returns before it is completed, so that others can be in flight.
+    #[test]
+    fn reads_are_begun_without_waiting() {
+        const COUNT: usize = 16;
+        const LEN: usize = 1 << 20;
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("file");
+        std::fs::write(&path, vec![7u8; COUNT * LEN]).unwrap();
+        let file = open(&path, 4096).unwrap();
+        let before = BEGUN.load(Ordering::SeqCst);
+        let mut pages = ReservedPages::reserve(LEN, 4096).unwrap();
+        for at in 0..COUNT {
+            let read = read_at(&file, pages.as_mut_slice(), (at * LEN) as u64);
+            assert_eq!(read.unwrap(), LEN);
+            assert!(pages.as_mut_slice().iter().all(|&byte| byte == 7));
+        }
+        let begun = BEGUN.load(Ordering::SeqCst) - before;
+        assert!(begun > COUNT / 2, "{begun} of {COUNT} reads did not wait");
+    }
 }

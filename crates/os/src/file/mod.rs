@@ -109,9 +109,15 @@ pub fn sync_dir(dir: &Path) -> io::Result<()> {
     system::sync_dir(dir)
 }
 
+/// Gives a file the name of another, which is gone then.
+pub(crate) fn replace(from: &Path, to: &Path) -> io::Result<()> {
+    system::replace(from, to)
+}
+
 /// Removes a file, a link or an empty directory.
 pub fn remove_any(path: &Path) -> io::Result<()> {
-    match path.symlink_metadata()?.is_dir() {
+    let kind = path.symlink_metadata()?.file_type();
+    match kind.is_dir() || system::is_link_to_dir(&kind) {
         true => std::fs::remove_dir(path),
         false => std::fs::remove_file(path),
     }

@@ -1,4 +1,4 @@
-use std::fs::{File, Metadata};
+use std::fs::{File, FileType, Metadata};
 use std::io;
 #[cfg(target_os = "linux")]
 use std::num::NonZeroU64;
@@ -11,6 +11,14 @@ use rustix::io::Errno;
 
 pub(super) fn read_at(file: &File, into: &mut [u8], offset: u64) -> io::Result<usize> {
     FileExt::read_at(file, into, offset)
+}
+
+pub(super) fn replace(from: &Path, to: &Path) -> io::Result<()> {
+    std::fs::rename(from, to)
+}
+
+pub(super) fn is_link_to_dir(_: &FileType) -> bool {
+    false
 }
 
 pub(super) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<usize> {

@@ -1,10 +1,10 @@
-use std::fs::{File, Metadata};
+use std::fs::{File, FileType, Metadata};
 use std::io;
-use std::os::windows::fs::{FileExt, OpenOptionsExt};
+use std::os::windows::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::os::windows::io::AsRawHandle;
 use std::path::Path;
 use std::ptr;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use windows_sys::Win32::Foundation::{
     ERROR_CRC, ERROR_FILE_CORRUPT, ERROR_HANDLE_EOF, ERROR_IO_DEVICE, ERROR_SECTOR_NOT_FOUND,
@@ -19,11 +19,32 @@ use windows_sys::Win32::System::Ioctl::{
     FILE_ZERO_DATA_INFORMATION, FSCTL_SET_SPARSE, FSCTL_SET_ZERO_DATA,
 };
 
+/// Attempts to give a file the name of another.
+const REPLACEMENTS: usize = 500;
+
 pub(super) fn read_at(file: &File, into: &mut [u8], offset: u64) -> io::Result<usize> {
     match file.seek_read(into, offset) {
         Err(e) if e.raw_os_error() == Some(ERROR_HANDLE_EOF as i32) => Ok(0),
         result => result,
     }
+}
+
+/// The system refuses a name that another process is replacing just then, or whose file is open.
+#[expect(clippy::disallowed_methods, reason = "other processes have no clock of ours")]
+pub(super) fn replace(from: &Path, to: &Path) -> io::Result<()> {
+    for _ in 0..REPLACEMENTS {
+        match std::fs::rename(from, to) {
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            result => return result,
+        }
+    }
+    std::fs::rename(from, to)
+}
+
+pub(super) fn is_link_to_dir(kind: &FileType) -> bool {
+    kind.is_symlink_dir()
 }
 
 pub(super) fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<usize> {

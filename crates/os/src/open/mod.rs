@@ -5,7 +5,7 @@ mod unix;
 #[cfg(windows)]
 mod windows;
 
-use std::fs::{File, FileType, OpenOptions, Permissions};
+use std::fs::{File, FileType, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -165,7 +165,8 @@ mod tests {
 
     #[test]
     fn open_streams_are_read_by_their_descriptors() {
-        for dir in ["/dev/fd", "/proc/self/fd"] {
+        let dirs = ["/dev/fd", "/proc/self/fd"].into_iter().filter(|dir| Path::new(dir).exists());
+        for dir in dirs {
             let (from, mut to) = io::pipe().unwrap();
             let mut opened = open_named(format!("{dir}/{}", from.as_raw_fd())).unwrap();
             // A read waits for what is written later.

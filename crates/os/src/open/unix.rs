@@ -118,7 +118,10 @@ pub(super) fn make_pipe(path: &Path) -> io::Result<()> {
     Ok(rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0)?)
 }
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(target_os = "macos")]
+pub(super) use crate::macos::make_pipe;
+
+#[cfg(not(any(target_os = "linux", target_os = "macos")))]
 pub(super) fn make_pipe(_: &Path) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }

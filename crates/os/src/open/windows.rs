@@ -1,5 +1,5 @@
 use std::ffi::OsString;
-use std::fs::{DirBuilder, File, FileType, OpenOptions, Permissions};
+use std::fs::{DirBuilder, File, FileType, OpenOptions};
 use std::io;
 use std::os::windows::ffi::OsStringExt;
 use std::os::windows::fs::{OpenOptionsExt, symlink_dir, symlink_file};
@@ -90,7 +90,8 @@ pub(super) fn is_character_device(_: &FileType) -> bool {
 /// Names of devices, as `NUL` and `C:\some\CON.txt`.
 pub(super) fn is_of_the_system(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
-    name.is_some_and(crate::places::is_device_name) || path.starts_with(r"\\.\")
+    name.is_some_and(crate::places::is_device_name)
+        || path.as_os_str().as_encoded_bytes().starts_with(br"\\.\")
 }
 
 /// Needs Developer Mode or rights of an administrator.

@@ -38,47 +38,51 @@ pub(super) fn prefer_huge(start: NonNull<u8>, len: usize) {
 #[cfg(not(target_os = "linux"))]
 pub(super) fn prefer_huge(_: NonNull<u8>, _: usize) {}
 
-/// # Safety
-///
-/// The range must belong to a reservation, and nothing may refer to it.
-#[cfg(target_os = "linux")]
-pub(super) unsafe fn release(start: NonNull<u8>, len: usize) -> io::Result<()> {
-    let start = start.as_ptr().cast();
-    // SAFETY: guaranteed by the caller.
-    Ok(unsafe { rustix::mm::madvise(start, len, rustix::mm::Advice::LinuxDontNeed) }?)
-}
-
-#[cfg(target_os = "linux")]
-pub(super) fn take(_: NonNull<u8>, _: usize) -> io::Result<()> {
-    Ok(())
-}
-
-/// Maps the whole pages within the range anew: of the ways to give memory back, the one that lowers
-/// `phys_footprint` at once and leaves zeros.
+/// Gives the whole pages within the range back, and zeroes its ends: a range is a multiple of 4096 bytes,
+/// and pages may be larger.
 ///
 /// # Safety
 ///
 /// The range must belong to a reservation, and nothing may refer to it.
-#[cfg(not(target_os = "linux"))]
 pub(super) unsafe fn release(start: NonNull<u8>, len: usize) -> io::Result<()> {
     let page = rustix::param::page_size();
     let skipped = start.align_offset(page).min(len);
     let whole = (len - skipped) / page * page;
-    // SAFETY: the caller guarantees that nothing refers to the range, whose ends are zeroed here.
+    // SAFETY: the caller guarantees that nothing refers to the range.
     unsafe {
         start.write_bytes(0, skipped);
         start.add(skipped + whole).write_bytes(0, len - skipped - whole);
-        if whole > 0 {
-            let rights = ProtFlags::READ | ProtFlags::WRITE;
-            let flags = MapFlags::PRIVATE | MapFlags::FIXED;
-            let at = start.add(skipped).as_ptr().cast();
-            rustix::mm::mmap_anonymous(at, whole, rights, flags)?;
-        }
+        if whole > 0 { empty(start.add(skipped), whole) } else { Ok(()) }
     }
+}
+
+/// Gives whole pages back.
+///
+/// # Safety
+///
+/// As for [`release`].
+#[cfg(target_os = "linux")]
+unsafe fn empty(start: NonNull<u8>, len: usize) -> io::Result<()> {
+    // SAFETY: guaranteed by the caller.
+    unsafe { rustix::mm::madvise(start.as_ptr().cast(), len, rustix::mm::Advice::LinuxDontNeed)? };
     Ok(())
 }
 
+/// Maps whole pages anew: of the ways to give memory back, the one that lowers `phys_footprint` at once
+/// and leaves zeros.
+///
+/// # Safety
+///
+/// As for [`release`].
 #[cfg(not(target_os = "linux"))]
+unsafe fn empty(start: NonNull<u8>, len: usize) -> io::Result<()> {
+    let rights = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+    // SAFETY: guaranteed by the caller.
+    unsafe { rustix::mm::mmap_anonymous(start.as_ptr().cast(), len, rights, flags)? };
+    Ok(())
+}
+
 pub(super) fn take(_: NonNull<u8>, _: usize) -> io::Result<()> {
     Ok(())
 }

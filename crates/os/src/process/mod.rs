@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    #[cfg(any(target_os = "linux", windows))]
+    #[cfg(any(target_os = "linux", target_os = "macos", windows))]
     fn this_process_has_memory() {
         let it = memory();
         assert!(it.resident > Some(1 << 20) && it.peak >= it.resident, "{it:?}");

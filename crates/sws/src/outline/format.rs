@@ -92,6 +92,7 @@ fn quantised(config: &Value) -> Option<(Encoding, Scope)> {
     let config = config.as_map()?;
     match config.get("quant_method")?.as_str()? {
         "mxfp4" => Some((Encoding::Mxfp4, Scope::Experts)),
+        "mxfp8" => Some((Encoding::Fp8(Fp8Scales::Thirtytwos), Scope::Experts)),
         "fp8" => {
             let square = [Value::Int(128), Value::Int(128)];
             let blocks = config.get("weight_block_size")?.as_list()?;
@@ -199,6 +200,10 @@ mod tests {
         let cases = [
             ("null".to_owned(), Some(None)),
             (r#"{"quant_method": "mxfp4"}"#.into(), Some(Some((Encoding::Mxfp4, Scope::Experts)))),
+            (
+                r#"{"quant_method": "mxfp8"}"#.into(),
+                Some(Some((Encoding::Fp8(Fp8Scales::Thirtytwos), Scope::Experts))),
+            ),
             (
                 r#"{"quant_method": "fp8", "weight_block_size": [128, 128]}"#.into(),
                 Some(Some((Encoding::Fp8(Fp8Scales::Squares), Scope::Layers))),

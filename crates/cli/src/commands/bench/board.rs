@@ -10,6 +10,7 @@ use sws_os::machine::processor;
 use crate::commands::machine::{Machine, digits};
 use crate::commands::{count as counted, size};
 use crate::table::{table, wrapped};
+use crate::terminal::escaped;
 
 /// The value of [`BenchBoard::format`].
 pub(super) const FORMAT: &str = "sws-bench-1";
@@ -37,7 +38,7 @@ pub(super) struct BenchBoard {
     pub(super) certificate: Value,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BoardModel {
     model_type: String,
@@ -157,6 +158,21 @@ impl BenchBoard {
         Ok(board)
     }
 
+    /// Refuses a board of another model, or of another text than `prompt` continued greedily.
+    pub(super) fn check_text(&self, model: &Model, prompt: &[u32]) -> Result<(), &'static str> {
+        let certificate = &self.certificate;
+        if self.model != BoardModel::of(model) {
+            return Err("it is of another model");
+        }
+        if certificate["prompt"] != serde_json::json!(prompt) {
+            return Err("it continues another text than `sws bench` of this version");
+        }
+        if certificate["sampling"]["temperature"] != 0.0 || certificate["kv"] != "f32" {
+            return Err("its text is not the one with the default KV cache at temperature 0");
+        }
+        Ok(())
+    }
+
     /// Refuses numbers that cannot all be those of one measurement. Numbers that agree may still be
     /// invented: only the text is proven.
     fn check(&self) -> Result<(), String> {
@@ -242,7 +258,9 @@ fn row(start: BenchStart, rounds: &[&BenchRound], drive: Option<f64>) -> Option<
     let median = |value: fn(&BenchRound) -> Option<f64>| {
         let mut values: Vec<f64> = rounds.iter().filter_map(|round| value(round)).collect();
         values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied()
+        let upper = values.get(values.len() / 2)?;
+        let lower = values[(values.len() - 1) / 2];
+        Some((lower + upper) / 2.0)
     };
     let percent =
         |share: Option<f64>| share.map_or("-".into(), |it| format!("{:.0} %", 100.0 * it));
@@ -262,7 +280,8 @@ fn row(start: BenchStart, rounds: &[&BenchRound], drive: Option<f64>) -> Option<
 
 /// A text of a stranger, without what a terminal would obey.
 fn shortened(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(SHOWN).collect()
+    let text: String = text.chars().filter(|c| !c.is_control()).take(SHOWN).collect();
+    escaped(&text).into_owned()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 mod board;
 mod rounds;
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -11,7 +11,6 @@ use anyhow::{Context, anyhow, bail};
 use sws::{Model, TextCodec};
 use sws_format::{Progress, open_regular};
 use sws_store::ReaderKind;
-use tempfile::NamedTempFile;
 
 use super::{print, print_json};
 use crate::atomic_file::AtomicFile;
@@ -126,13 +125,19 @@ fn prompt(model: &Model) -> anyhow::Result<Vec<u32>> {
 /// Recomputes the certificate of a board.
 fn check(args: &args::BenchArgs, model: &Model, file: &Path) -> anyhow::Result<ExitCode> {
     let board = read(file)?;
-    let mut certificate = NamedTempFile::new().context("a file for the certificate")?;
-    certificate.write_all(board.certificate.to_string().as_bytes())?;
-    certificate.flush()?;
+    let shown = file.display();
+    board.check_text(model, &prompt(model)?).map_err(|why| {
+        anyhow!("`{shown}` proves nothing about this model ({why}); give the model that it names")
+    })?;
+    let dir = tempfile::tempdir().context("a directory for the certificate")?;
+    // By this name, which the outcome tells.
+    let certificate = dir.path().join(file.file_name().unwrap_or("board".as_ref()));
+    std::fs::write(&certificate, board.certificate.to_string())
+        .context("a file for the certificate")?;
     if !args.json {
         print(&format!("{}\nThe file says so; its text is computed again:\n", board.text()))?;
     }
-    rounds::certify(model, certificate.path(), args)
+    rounds::certify(model, &certificate, args)
 }
 
 fn read(path: &Path) -> anyhow::Result<BenchBoard> {

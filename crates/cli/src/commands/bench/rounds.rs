@@ -123,7 +123,11 @@ pub(super) fn certify(
     args: &args::BenchArgs,
 ) -> anyhow::Result<ExitCode> {
     let mut command = Command::new(program()?);
-    command.arg("certify").arg(certificate).arg(path_of(args, model)?).env("SWS_CONFIG", "");
+    let dir = certificate.parent().context("a certificate without a directory")?;
+    let name = certificate.file_name().context("a certificate without a name")?;
+    command.current_dir(dir).env("SWS_CONFIG", "");
+    command.arg("certify").arg(Path::new(".").join(name));
+    command.arg(std::path::absolute(path_of(args, model)?)?);
     command.arg("--ram").arg(args.ram[0].to_string()).args(threads(args));
     command.args(copies(args));
     if args.json {
@@ -152,7 +156,8 @@ fn threads(args: &args::BenchArgs) -> Vec<OsString> {
 }
 
 fn copies(args: &args::BenchArgs) -> impl Iterator<Item = OsString> {
-    args.also.iter().flat_map(|dir| ["--also".into(), dir.into()])
+    let absolute = |dir: &PathBuf| std::path::absolute(dir).unwrap_or_else(|_| dir.clone());
+    args.also.iter().flat_map(move |dir| ["--also".into(), absolute(dir).into()])
 }
 
 fn number(value: &Value) -> anyhow::Result<f64> {

@@ -2,23 +2,26 @@
 //! For a layer without them, these functions do nothing.
 
 use sws_format::{PieceId, Span};
-use sws_kernels::functional::{Distances, NormWeight, Queries, axpy, rms_norm};
+use sws_kernels::functional::{Distances, NormWeight, Queries, axpy, dots, rms_norm};
 use sws_kernels::{PackedInput, Tier};
 
 use super::super::by_rows::{HeadPart, by_rows, gather, rows_of};
 use super::super::linear::Product;
 use super::super::mixer::{MixerContext, add_bias, temper};
 use super::super::norms::scale;
-use super::super::past::{Conv, add_conv};
+use super::super::past::{Conv, add_conv, add_token_conv};
 use super::{Qkv, norm_heads};
 use crate::layer_state::{KvState, SequenceState};
 use crate::role::Role;
 use crate::source::Weights;
 use crate::spec::{AttentionSpec, DistanceSpec, QkNorm};
-use crate::workspace::{BlockWork, DistanceWork, grown};
+use crate::workspace::{BlockWork, DistanceWork, TokenWork, grown};
 
 /// Number of tokens for which the distance biases are computed at a time.
 pub(in super::super) const DISTANCES: usize = 16;
+
+/// The number added to lengths that are compared with their limit.
+const LENGTH_PLUS: f32 = 1e-6;
 
 /// Buffers of the extras, besides queries, keys and values.
 pub(super) struct Extras<'w> {
@@ -28,6 +31,10 @@ pub(super) struct Extras<'w> {
     distances: &'w mut [f32],
     /// [some tokens, heads, distances]
     bias: &'w mut Vec<f32>,
+    /// Sinks of tokens: [tokens, heads]
+    sinks: &'w mut [f32],
+    /// Weights of convolutions of keys and of values: [tokens, key heads, taps]
+    taps: [&'w mut [f32]; 2],
     noted: &'w mut Option<Vec<u32>>,
 }
 
@@ -35,26 +42,61 @@ impl<'w> Extras<'w> {
     pub(super) fn of(
         spec: &AttentionSpec,
         tokens: usize,
-        rooms: (&'w mut BlockWork, &'w mut DistanceWork, &'w mut Option<Vec<u32>>),
+        rooms: (&'w mut BlockWork, &'w mut DistanceWork, &'w mut TokenWork),
+        noted: &'w mut Option<Vec<u32>>,
     ) -> Extras<'w> {
-        let (blocks, DistanceWork { rows, bias }, noted) = rooms;
+        let (blocks, DistanceWork { rows, bias }, TokenWork { sinks, taps }) = rooms;
         let distances = grown(rows, tokens * distance_width(spec));
-        Extras { blocks, distances, bias, noted }
+        let sinks = grown(sinks, tokens * token_sinks(spec));
+        let taps = taps.each_mut().map(|taps| grown(taps, tokens * spec.token_taps()));
+        Extras { blocks, distances, bias, sinks, taps, noted }
     }
 
-    /// The products of the extras with the normed state.
+    /// The products of the extras with the normed state, before and after those of keys and values,
+    /// whose inputs are the last two.
     pub(super) fn products<'a>(
         &'a mut self,
         spec: &AttentionSpec,
         id: PieceId,
-        input: &'a PackedInput,
-    ) -> [Option<Product<'a>>; 2] {
+        [input, of_keys, of_values]: [&'a PackedInput; 3],
+    ) -> ([Option<Product<'a>>; 2], [Option<Product<'a>>; 3]) {
+        let [sinks, rows] = [token_sinks(spec), spec.token_taps()];
+        let [key_taps, value_taps] = &mut self.taps;
+        let sinks =
+            (sinks > 0).then(|| Product::new(id, Role::TokenSinks, input, &mut *self.sinks, sinks));
+        let taps = |role, x, y| (rows > 0).then(|| Product::new(id, role, x, y, rows));
+        let after = [
+            sinks,
+            taps(Role::KeyTaps, of_keys, &mut **key_taps),
+            taps(Role::ValueTaps, of_values, &mut **value_taps),
+        ];
         let [keys, queries] = self.blocks.products(spec.extras.blocks, id, input);
         if spec.extras.distances.is_none() {
-            return [keys, queries];
+            return ([keys, queries], after);
         }
         let rows = distance_width(spec);
-        [Some(Product::new(id, Role::Distance, input, &mut *self.distances, rows)), queries]
+        let distances = Product::new(id, Role::Distance, input, &mut *self.distances, rows);
+        ([Some(distances), queries], after)
+    }
+
+    /// Multiplies queries and the factors of distance biases by weights of each head, and scales down
+    /// these and keys to their greatest length.
+    pub(super) fn limit(
+        &mut self,
+        context: &MixerContext<'_>,
+        spec: &AttentionSpec,
+        weights: &dyn Weights,
+        qkv: &mut Qkv<'_>,
+    ) {
+        let QkNorm::Limited { length, of_distances } = spec.qk_norm else { return };
+        let (tier, id) = (context.tier, context.id());
+        weigh(weights.vector(id, Role::QueryNorm), qkv.q);
+        shorten(tier, spec.head_dim, length, qkv.q);
+        shorten(tier, spec.head_dim, length, qkv.k);
+        if let Some(it) = spec.extras.distances {
+            weigh(weights.vector(id, Role::DistanceNorm), self.distances);
+            shorten(tier, it.rank, of_distances, self.distances);
+        }
     }
 
     /// Finishes the rotation stage: norms of rotated heads, the growth of queries, and the queries
@@ -69,7 +111,7 @@ impl<'w> Extras<'w> {
     ) {
         let &MixerContext { tier, norm: by, spans, .. } = context;
         match spec.qk_norm {
-            QkNorm::None | QkNorm::PerHead | QkNorm::FullWidth => {}
+            QkNorm::None | QkNorm::PerHead | QkNorm::FullWidth | QkNorm::Limited { .. } => {}
             QkNorm::PerRotatedHead => norm_heads(context, weights, qkv),
             QkNorm::Unweighted => {
                 let dim = spec.head_dim;
@@ -99,8 +141,8 @@ impl<'w> Extras<'w> {
     }
 
     /// The queries of the first tokens of `rest` that attend together next, and the number of these
-    /// tokens. All of them, unless positions are selected or there are distance biases, which are
-    /// computed with `columns`.
+    /// tokens. All of them, unless positions are selected, tokens have sinks, or there are distance
+    /// biases, which are computed with `columns`. The sinks of tokens come last.
     pub(super) fn next_queries<'q>(
         &'q mut self,
         tier: Tier,
@@ -108,10 +150,11 @@ impl<'w> Extras<'w> {
         cache: &KvState,
         rest: &Span,
         q: &'q [f32],
-    ) -> (usize, Queries<'q>) {
+    ) -> (usize, Queries<'q>, Option<&'q [f32]>) {
         let place = (rest.first_row, rest.first_position);
         let (tokens, selected) = match (spec.extras.blocks, spec.extras.distances) {
             (Some(it), _) => self.blocks.select(tier, it, cache, place, rest.tokens),
+            _ if spec.extras.token_sinks => (1, None),
             (None, Some(_)) => (DISTANCES.min(rest.tokens), None),
             (None, None) => (rest.tokens, None),
         };
@@ -125,7 +168,11 @@ impl<'w> Extras<'w> {
             Distances { bias, extent: it.extent }
         });
         let q = rows_of(&Span { tokens, ..*rest }, q, spec.q_width());
-        (tokens, Queries { first: rest.first_position, q, selected, distances })
+        let sinks = spec
+            .extras
+            .token_sinks
+            .then(|| &self.sinks[rest.first_row * spec.heads..][..spec.heads]);
+        (tokens, Queries { first: rest.first_position, q, selected, distances }, sinks)
     }
 }
 
@@ -156,7 +203,7 @@ pub(super) fn before_norms(
     spec: &AttentionSpec,
     weights: &dyn Weights,
     sequences: &mut [SequenceState],
-    qkv: &mut Qkv<'_>,
+    (qkv, extras): (&mut Qkv<'_>, &Extras<'_>),
 ) {
     let &MixerContext { tier, layer, norm: by, spans, .. } = context;
     // `mixed` is not in use yet, and at least as wide as each of the others.
@@ -164,13 +211,18 @@ pub(super) fn before_norms(
     if spec.extras.values_are_keys {
         v.copy_from_slice(k);
     }
-    if let Some(taps) = spec.extras.conv {
+    if let Some(conv) = spec.extras.conv {
         let mut before = 0;
-        for (x, role) in [(&mut *k, Role::KeyConv), (&mut *v, Role::ValueConv)] {
-            let of = Conv { layer, taps, weight: weights.vector(context.id(), role), before };
-            before += (taps - 1) * of.weight.len() / taps;
+        let parts = [(&mut *k, Role::KeyConv), (&mut *v, Role::ValueConv)];
+        for ((x, role), own) in parts.into_iter().zip(&extras.taps) {
+            let of = Conv { layer, conv, weight: weights.vector(context.id(), role), before };
+            before += (conv.taps - 1) * of.weight.len() / conv.taps;
             let room = &mut mixed[..x.len()];
-            add_conv(tier, of, (spans, &mut *sequences), x, room);
+            let batch = (spans, &mut *sequences);
+            match conv.of_tokens {
+                true => add_token_conv(tier, of, (&**own, spec.kv_heads), batch, x, room),
+                false => add_conv(tier, of, batch, x, room),
+            }
         }
     }
     if spec.extras.value_norm {
@@ -228,6 +280,33 @@ fn into_halves(paired: &[f32], heads: &mut [f32], head_dim: usize) {
             [*left, *right] = *pair;
         }
     }
+}
+
+/// Multiplies rows by the weights of all heads of a token.
+fn weigh(weights: &[f32], x: &mut [f32]) {
+    by_rows(x, weights.len(), |_, rows| {
+        let rows = rows.chunks_exact_mut(weights.len());
+        rows.for_each(|row| row.iter_mut().zip(weights).for_each(|(x, weight)| *x *= weight));
+    });
+}
+
+/// Scales vectors of `width` numbers that are longer than `length` down to it.
+fn shorten(tier: Tier, width: usize, length: f32, x: &mut [f32]) {
+    by_rows(x, width, |_, x| {
+        for x in x.chunks_exact_mut(width) {
+            let mut square = [0.0];
+            dots(tier, x, x, width, &mut square);
+            let factor = length / (square[0].sqrt() + LENGTH_PLUS);
+            if factor < 1.0 {
+                x.iter_mut().for_each(|x| *x *= factor);
+            }
+        }
+    });
+}
+
+/// Number of sinks of a token, if it has any of its own.
+fn token_sinks(spec: &AttentionSpec) -> usize {
+    if spec.extras.token_sinks { spec.heads } else { 0 }
 }
 
 /// Number of values per token from which distance biases are computed.

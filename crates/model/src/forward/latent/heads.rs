@@ -224,7 +224,8 @@ impl Heads<'_> {
         let width = self.spec.width();
         let place = self.place(&heads);
         for span in self.spans {
-            let cache = self.sequences[span.sequence].layers[self.layer].latent();
+            let layer = self.spec.latents_of(self.layer);
+            let cache = self.sequences[span.sequence].layers[layer].latent();
             let rule = Attention {
                 heads: count,
                 kv_heads: 1,
@@ -336,6 +337,8 @@ mod tests {
             gates: crate::spec::LatentGates::None,
             sinks: false,
             temperature: None,
+            head_growth: false,
+            latents: crate::spec::KeyValues::Own,
             heads: 7,
             query_rank: None,
             rank: 50,

@@ -238,7 +238,7 @@ fn configurations() {
         ("llama", "partial_rotary_factor", json!(0.5), "`partial_rotary_factor` = 0.5"),
         ("llama", "hidden_act", json!("gelu"), "`hidden_act` = \"gelu\" in a model of type `llama`, which is not supported; supported: silu"),
         ("llama", "attention_bias", json!(1), "`attention_bias` is 1 instead of true or false"),
-        ("llama", "quantization_config", json!({"quant_method": "bitsandbytes", "bits": 4}), "`quant_method` = \"bitsandbytes\" in a model of type `llama`, which is not supported; supported: weights in f32, f16 or bf16, and mxfp4, fp8, compressed-tensors, modelopt, awq and gptq"),
+        ("llama", "quantization_config", json!({"quant_method": "bitsandbytes", "bits": 4}), "`quant_method` = \"bitsandbytes\" in a model of type `llama`, which is not supported; supported: weights in f32, f16 or bf16, and mxfp4, mxfp8, fp8, compressed-tensors, modelopt, awq and gptq"),
         ("llama", "quantization_config", json!({"quant_method": "fp8", "fmt": "e5m2"}), "`fmt` = \"e5m2\" in a model of type `llama`, which is not supported; supported: e4m3"),
         ("llama", "quantization_config", json!({"quant_method": "fp8", "weight_block_size": [32, 32]}), "`weight_block_size` = [32,32]"),
         ("llama", "quantization_config", json!({"quant_method": "fp8", "weight_block_size": [128]}), "`weight_block_size` = [128]"),
@@ -349,6 +349,24 @@ fn inputs_of_layers() {
 
 #[test]
 fn parts_of_new_families() {
+    #[rustfmt::skip]
+    changed("mistral_large4", [
+        ("lerope.alpha", Change::Drop, "`lerope.alpha`"),
+        ("layers.1.attention.wkv_a_with_mqa.weight", Change::Drop, "`layers.1.attention.wkv_a_with_mqa.weight`"),
+        ("layers.2.attention.ssmax_scaling.b", Change::Drop, "`layers.2.attention.ssmax_scaling.b`"),
+        ("layers.3.attention.indexer.q_input_norm.bias", Change::Drop, "`layers.3.attention.indexer.q_input_norm.bias`"),
+    ]);
+    #[rustfmt::skip]
+    changed("inkling2", [
+        ("model.llm.attn_res.attn_queries.0", Change::Shape(&[4, 30]), "has the shape [4, 30] where the configuration asks for [3, 40]"),
+        ("model.llm.attn_res.attn_queries.1", Change::Drop, "`model.llm.attn_res.attn_queries.1`"),
+        ("model.llm.attn_res.mlp_queries.3", Change::Drop, "`model.llm.attn_res.mlp_queries.3`"),
+        ("model.llm.attn_res.output_query", Change::Drop, "`model.llm.attn_res.output_query`"),
+        ("model.llm.layers.1.k_input_norm.weight", Change::Drop, "`model.llm.layers.1.k_input_norm.weight`"),
+        ("model.llm.layers.3.attn.v_sconv.weight_proj", Change::Drop, "`model.llm.layers.3.attn.v_sconv.weight_proj`"),
+        ("model.llm.layers.0.attn.q_l2_clip.scale", Change::Shape(&[10, 6]), "has the shape [10, 6] where the configuration asks for [6, 10]"),
+        ("model.llm.layers.1.attn.k_sconv.static_w", Change::Shape(&[24, 4]), "has the shape [24, 4] where the configuration asks for [4, 24]"),
+    ]);
     #[rustfmt::skip]
     changed("axk1", [
         ("model.layers.2.mlp.gate.e_score_correction_bias", Change::Drop, "`model.layers.2.mlp.gate.e_score_correction_bias`"),

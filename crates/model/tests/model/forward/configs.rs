@@ -119,6 +119,7 @@ const MAY_BE_MISSING: &[(&str, &[Meaning])] = &[
     ("rope_parameters.*[yarn].beta_fast", &[Same]),
     ("rope_parameters.*[yarn].beta_slow", &[Same]),
     ("rope_parameters.*[yarn].original_max_position_embeddings", &[Other]),
+    ("rope_parameters[yarn].attention_factor", &[Other]),
     ("rope_parameters[yarn].beta_fast", &[Same]),
     ("rope_parameters[yarn].beta_slow", &[Same]),
     ("rope_parameters[yarn].mscale", &[Other]),

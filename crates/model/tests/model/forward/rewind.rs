@@ -15,7 +15,7 @@ use crate::forward::support::Fixture;
 /// have several streams, and entries of pooled positions; then the sum of experts waits for the next
 /// layer, and groups of positions are selected. Inkling has convolutions beside keys and values. The
 /// two of Kimi K3 keep earlier states; the last two look up rows by the tokens before.
-const VARIANTS: [&str; 27] = [
+const VARIANTS: [&str; 30] = [
     "mixtral_sharded",
     "mixtral_swa",
     "qwen2_moe_swa",
@@ -37,9 +37,12 @@ const VARIANTS: [&str; 27] = [
     "glm5_next_shared",
     "hy_v4",
     "inkling",
+    "inkling2",
+    "inkling2_text",
     "kimi_k3",
     "kimi_k3_otherwise",
     "minimax_m3",
+    "mistral_large4",
     "minimax_m3_v5cfg",
     "qwen4_exp",
     "qwen4_exp_text",
