@@ -64,8 +64,8 @@ pub use certificate::{
 };
 pub use error::StreamError;
 pub use experts::{
-    Ablations, AssemblerConfig, DynamicAssembler, Exactness, ExpectedReads, Miss, NoBound,
-    Presence, RealPath, Verdict, Verifier, detect_miss,
+    Ablations, AssemblerConfig, DynamicAssembler, Exactness, ExpectedReads, ExpertTier, Miss,
+    NoBound, Presence, RealPath, TierTensor, Verdict, Verifier, detect_miss,
 };
 pub use infrastructure::{Infrastructure, InfrastructurePlan, RouterSet};
 pub use reads::LoadedSlot;

@@ -374,6 +374,25 @@ impl<T> PredictiveCache<T> {
         None
     }
 
+    /// Empties the slot of a ready piece. Returns false if the piece is not ready, pinned, or needed by the
+    /// running layer.
+    pub fn release(&mut self, piece: PieceId) -> bool {
+        let Some(&slot) = self.index.get(&piece) else { return false };
+        let entry = &self.entries[slot];
+        let is_idle = matches!(entry.state, SlotState::Ready { pins: 0, .. });
+        if !is_idle || entry.demand == SlotDemand::Needed {
+            return false;
+        }
+        self.forget(slot, piece);
+        let entry = &mut self.entries[slot];
+        let state = std::mem::replace(&mut entry.state, SlotState::Gone);
+        if let SlotState::Ready { payload, .. } = state {
+            entry.state = SlotState::Empty(payload);
+            self.classes.entry(entry.len).or_default().free.push(slot);
+        }
+        true
+    }
+
     /// Keeps a ready piece until it is unpinned as often as it was pinned. Returns false if it is
     /// not ready.
     pub fn pin(&mut self, piece: PieceId) -> bool {

@@ -36,6 +36,10 @@ enum Op {
     Unpin {
         which: usize,
     },
+    Release {
+        layer: u32,
+        expert: u32,
+    },
     Trim {
         slots: usize,
     },
@@ -60,7 +64,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         3 => (0..LAYERS, prop::collection::vec(0..EXPERTS, 1..4))
             .prop_map(|(layer, experts)| Op::Routed { layer, experts }),
         2 => any::<usize>().prop_map(|which| Op::Computed { which }),
-        2 => piece.prop_map(|(layer, expert)| Op::Pin { layer, expert }),
+        2 => piece.clone().prop_map(|(layer, expert)| Op::Pin { layer, expert }),
+        2 => piece.prop_map(|(layer, expert)| Op::Release { layer, expert }),
         2 => any::<usize>().prop_map(|which| Op::Unpin { which }),
         1 => (0..=SLOTS).prop_map(|slots| Op::Trim { slots }),
         1 => Just(Op::Extend),
@@ -140,6 +145,15 @@ fn run(ops: Vec<Op>, policy: Box<dyn Policy>) {
             }
             Op::Unpin { which } if !pinned.is_empty() => {
                 assert!(cache.unpin(pinned.swap_remove(which % pinned.len())));
+            }
+            Op::Release { layer, expert } => {
+                let key = PieceId::expert(layer, expert);
+                let is_idle = !pinned.contains(&key) && !needed.contains(&key);
+                let (is_ready, before) = (cache.get(key).is_some(), cache.bytes());
+                let released = cache.release(key);
+                assert_eq!(released, is_ready && is_idle);
+                assert_eq!(cache.bytes() < before, released);
+                assert!(!released || !cache.contains(key));
             }
             Op::Trim { slots } => {
                 budget = lens.iter().take(slots).sum();

@@ -20,6 +20,7 @@ use sws_model::{Inventory, ModelSpec, RunAhead};
 use sws_store::{NVMeWeightStore, Slot};
 
 use super::demand::Demand;
+use super::tier::ExpertTier;
 use super::verifier::{Exactness, Verifier};
 use super::weights::Assembled;
 use crate::error::StreamError;
@@ -56,6 +57,7 @@ pub struct DynamicAssembler {
     ablations: Ablations,
     pending: PendingChoices,
     watch: Option<RunWatch>,
+    tier: Option<Box<dyn ExpertTier>>,
     router_states: LastStates,
 }
 
@@ -110,6 +112,7 @@ impl DynamicAssembler {
             ablations: Ablations::default(),
             pending: PendingChoices::default(),
             watch: None,
+            tier: None,
             router_states: LastStates::default(),
         }
     }
@@ -140,6 +143,17 @@ impl DynamicAssembler {
     pub fn with_ablations(mut self, ablations: Ablations) -> DynamicAssembler {
         self.ablations = ablations;
         self
+    }
+
+    /// Adds a tier of experts outside memory. Experts are copied to it once they are computed, as long as it has
+    /// room; their slots are free then.
+    pub fn set_tier(&mut self, tier: Box<dyn ExpertTier>) {
+        self.tier = Some(tier);
+    }
+
+    /// The tier of experts outside memory.
+    pub fn tier(&self) -> Option<&dyn ExpertTier> {
+        self.tier.as_deref()
     }
 
     /// Reports choices and reads of experts.

@@ -4,9 +4,11 @@ mod assembler;
 mod demand;
 #[cfg(test)]
 mod tests;
+mod tier;
 mod verifier;
 mod weights;
 
 pub(crate) use assembler::layers_with_experts;
 pub use assembler::{Ablations, AssemblerConfig, DynamicAssembler, ExpectedReads};
+pub use tier::{ExpertTier, TierTensor};
 pub use verifier::{Exactness, Miss, NoBound, Presence, RealPath, Verdict, Verifier, detect_miss};

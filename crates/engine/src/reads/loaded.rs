@@ -32,7 +32,7 @@ impl LoadedSlot {
         matrix(self.layout.as_ref()?, &self.slot, held, stand_ins)
     }
 
-    pub(super) fn parts<'s>(
+    pub(crate) fn parts<'s>(
         &'s self,
         held: &HeldTensor,
         stand_ins: &'s StandIns,

@@ -308,12 +308,14 @@ impl Prefetcher {
     }
 
     /// Returns the next prefetch of a round to try, or `None` when the round is over. The outcome
-    /// goes to [`tried`](Self::tried). `slot_len` returns the length of a piece's slot.
+    /// goes to [`tried`](Self::tried). `slot_len` returns the length of a piece's slot, and `is_elsewhere`
+    /// true for a piece that needs none.
     pub(crate) fn next<T>(
         &mut self,
         round: &mut PrefetchRound,
         account: &Account,
         cache: &PredictiveCache<T>,
+        is_elsewhere: impl Fn(PieceId) -> bool,
         mut slot_len: impl FnMut(PieceId) -> Option<usize>,
     ) -> Option<Prefetch> {
         loop {
@@ -325,7 +327,7 @@ impl Prefetcher {
                         round.begin_offers(self.sweeping || !account.governor.on(), account);
                         continue;
                     };
-                    let Some(bytes) = slot_len(id) else {
+                    let Some(bytes) = slot_len(id).filter(|_| !is_elsewhere(id)) else {
                         self.queue.pop_front();
                         continue;
                     };
@@ -367,7 +369,7 @@ impl Prefetcher {
                         continue;
                     }
                     let id = PieceId::expert(layer as u32, expert);
-                    if cache.contains(id) {
+                    if cache.contains(id) || is_elsewhere(id) {
                         continue;
                     }
                     let Some(bytes) = slot_len(id) else { continue };
@@ -387,7 +389,10 @@ impl Prefetcher {
                     if !idle || !self.enabled || !account.governor.on() {
                         continue;
                     }
-                    let Some(id) = self.fill.next(|id| cache.contains(id)) else { continue };
+                    let Some(id) = self.fill.next(|id| cache.contains(id) || is_elsewhere(id))
+                    else {
+                        continue;
+                    };
                     let Some(bytes) = slot_len(id) else {
                         self.fill = WarmFill::Off;
                         continue;

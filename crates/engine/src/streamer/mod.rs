@@ -22,6 +22,7 @@ use sws_store::{Arena, NVMeWeightStore};
 use sws_text::{Sampler, Sampling};
 
 use crate::budget::Plan;
+use crate::experts::ExpertTier;
 use crate::speculation::WarmStart;
 use crate::wait::Waiter;
 pub use gauge::Gauge;
@@ -126,6 +127,17 @@ impl SpeculativeWeightStreamer {
     /// Reason in one sentence why the warm-start file was ignored; `None` if it was not.
     pub fn passed_over(&self) -> Option<&str> {
         self.passed_over.as_deref()
+    }
+
+    /// Adds a tier of experts outside memory; false if no experts are in slots.
+    pub fn set_tier(&mut self, tier: Box<dyn ExpertTier>) -> bool {
+        let assembler = self.sequences.source().assembler();
+        assembler.map(|assembler| assembler.set_tier(tier)).is_some()
+    }
+
+    /// The tier of experts outside memory.
+    pub fn tier(&mut self) -> Option<&dyn ExpertTier> {
+        self.sequences.source().assembler()?.tier()
     }
 
     /// The waiter, by which a run can be cancelled.

@@ -29,8 +29,10 @@ impl DynamicAssembler {
         let load = self.reads.load();
         let mut round = self.prefetcher.round(&self.account, at, load, most);
         loop {
-            let DynamicAssembler { prefetcher, account, cache, reads, .. } = self;
-            let next = prefetcher.next(&mut round, account, cache, |id| reads.slot_len(id));
+            let DynamicAssembler { prefetcher, account, cache, reads, tier, .. } = self;
+            let is_on_tier = |id| tier.as_ref().is_some_and(|tier| tier.holds(id));
+            let slot_len = |id| reads.slot_len(id);
+            let next = prefetcher.next(&mut round, account, cache, is_on_tier, slot_len);
             let Some(prefetch) = next else { return };
             let tried = self.try_prefetch(&prefetch);
             self.prefetcher.tried(&mut round, &self.account, &prefetch, tried);

@@ -64,6 +64,7 @@ impl DynamicAssembler {
         let id = PieceId::expert(self.demand.layer(), expert);
         match self.cache.get(id) {
             Some(_) => Presence::Exact,
+            None if self.is_on_tier(id) => Presence::Exact,
             None if self.reads.contains(id) => Presence::Coming,
             None if self.run_ahead.stand_ins.contains(id) => Presence::Inexact,
             None => Presence::Absent,
@@ -92,9 +93,13 @@ impl DynamicAssembler {
         }
         let cache = &mut self.cache;
         let stand_ins = &self.run_ahead.stand_ins;
+        let tier = self.tier.as_deref();
         let real = RealPath { layer, experts: &routed.distinct };
         let verdict = self.verifier.check(real, |expert| {
             let id = PieceId::expert(number, expert);
+            if tier.is_some_and(|tier| tier.holds(id)) {
+                return Presence::Exact;
+            }
             match cache.lookup(id) {
                 Lookup::Ready => Presence::Exact,
                 Lookup::Loading => Presence::Coming,

@@ -6,6 +6,7 @@ use sws_model::{PassSize, Ready, Routed, SourceError};
 
 use super::DynamicAssembler;
 use crate::error::StreamError;
+use crate::experts::tier::{OnTier, TierTensor};
 use crate::experts::verifier::Presence;
 use crate::experts::weights::StandInWeights;
 use crate::reads::Computed;
@@ -86,8 +87,12 @@ impl DynamicAssembler {
             if self.demand.is_waiting() {
                 now.truncate(BATCH_WHILE_OTHERS_WAIT);
             }
-            ready(&now, &mut self.assembled())?;
-            self.computed(&now);
+            self.serve_from_tier(&mut now, ready)?;
+            if !now.is_empty() {
+                ready(&now, &mut self.assembled())?;
+                self.computed(&now);
+                self.promote(&now);
+            }
         }
         if self.run_ahead.is_possible() {
             self.run_ahead.layer_done(self.moment());
@@ -95,6 +100,49 @@ impl DynamicAssembler {
         self.cache.idle();
         self.prefetch();
         Ok(())
+    }
+
+    /// Computes those of these experts that the tier holds, and removes them from the list. Experts that it
+    /// could not compute are demanded like any other miss.
+    fn serve_from_tier(&mut self, now: &mut Vec<u32>, ready: Ready<'_>) -> Result<(), SourceError> {
+        let layer = self.demand.layer();
+        let Some(tier) = self.tier.as_deref_mut() else { return Ok(()) };
+        let there = now.extract_if(.., |expert| tier.holds(PieceId::expert(layer, *expert)));
+        let mut there: Vec<u32> = there.collect();
+        if there.is_empty() {
+            return Ok(());
+        }
+        let mut on_tier = OnTier { tier, refused: Vec::new() };
+        ready(&there, &mut on_tier)?;
+        let refused = on_tier.refused;
+        there.retain(|expert| !refused.contains(expert));
+        self.computed(&there);
+        Ok(())
+    }
+
+    /// Copies computed experts to the tier, and frees their slots.
+    fn promote(&mut self, experts: &[u32]) {
+        let layer = self.demand.layer();
+        for id in experts.iter().map(|&expert| PieceId::expert(layer, expert)) {
+            let Some(tier) = self.tier.as_deref_mut().filter(|tier| tier.has_room()) else {
+                return;
+            };
+            let Some(slot) = self.cache.get(id) else { continue };
+            let stand_ins = &self.run_ahead.stand_ins;
+            let tensors = self.inventory.piece(id).iter().map(|held| {
+                let parts = slot.parts(held, stand_ins)?;
+                Some(TierTensor { held: *held, parts })
+            });
+            let Some(tensors) = tensors.collect::<Option<Vec<TierTensor<'_>>>>() else { continue };
+            if tier.promote(id, &tensors) {
+                self.cache.release(id);
+            }
+        }
+    }
+
+    /// True if the tier holds an expert.
+    pub(super) fn is_on_tier(&self, id: PieceId) -> bool {
+        self.tier.as_ref().is_some_and(|tier| tier.holds(id))
     }
 
     /// Computes the layer's last missing expert while it arrives. False if that is not possible.

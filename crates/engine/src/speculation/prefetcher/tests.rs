@@ -45,9 +45,13 @@ fn round(
     let account = account();
     let mut round = prefetcher.round(&account, Moment::default(), load, None);
     let mut tried = Vec::new();
-    while let Some(prefetch) =
-        prefetcher.next(&mut round, &account, &cache, |id| (id != self::id(2, 31)).then_some(BYTES))
-    {
+    while let Some(prefetch) = prefetcher.next(
+        &mut round,
+        &account,
+        &cache,
+        |_| false,
+        |id| (id != self::id(2, 31)).then_some(BYTES),
+    ) {
         tried.push((prefetch.id, prefetch.origin));
         let outcome = outcome(&prefetch);
         prefetcher.tried(&mut round, &account, &prefetch, outcome);

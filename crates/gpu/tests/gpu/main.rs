@@ -1,0 +1,13 @@
+//! Tests on a device of OpenCL, which PoCL has on any CPU (Debian: apt-get install pocl-opencl-icd). Without one each
+//! says so and passes.
+
+#![allow(clippy::print_stderr)]
+
+mod encodings;
+mod faults;
+mod ledger;
+mod models;
+mod refused;
+mod source;
+mod streamed;
+mod support;
