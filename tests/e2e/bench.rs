@@ -6,6 +6,9 @@ use sws_testing::tales;
 use crate::goldens::copy;
 use crate::sws::sws;
 
+/// A name, a change of a board, and a part of the sentence that refuses it.
+type Lie = (&'static str, fn(&mut Value), &'static str);
+
 #[test]
 fn a_board_has_rounds_and_a_certificate_that_holds() {
     let model = tales();
@@ -54,7 +57,7 @@ fn a_board_has_rounds_and_a_certificate_that_holds() {
     }
 
     // Numbers that contradict each other are refused before anything is computed.
-    let lies: [(&str, fn(&mut Value), &str); 11] = [
+    let lies: [Lie; 11] = [
         ("speed", |of| of["rounds"][0]["tokens_per_second"] = 1e6.into(), "another rate"),
         ("negative", |of| of["rounds"][1]["load_seconds"] = (-1.0).into(), "impossible"),
         ("hits", |of| of["rounds"][2]["hit_rate"] = 1.5.into(), "not between 0 and 1"),
