@@ -284,9 +284,9 @@ impl PyModel {
         })
     }
 
-    /// Frees the model, once texts in progress are over.
-    fn close(&self, py: Python<'_>) {
-        py.detach(|| self.worker.close());
+    /// Ends texts in progress, and frees the model.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.worker.close())
     }
 
     fn __enter__(model: PyRef<'_, Self>) -> PyRef<'_, Self> {
@@ -294,8 +294,8 @@ impl PyModel {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
-        self.close(py);
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.close(py)
     }
 
     fn __repr__(&self) -> String {

@@ -10,7 +10,7 @@ use sws::{Cancel, Counters, End, Gauge, Generate, Generated, LoadedModel, Metric
 use sws_cache::Trace;
 
 use crate::recorder::Recorder;
-use crate::worker::{ModelThread, PendingSteps, Step, StepRequests, lock};
+use crate::worker::{ModelThread, PendingSteps, Process, Step, StepRequests, lock};
 use crate::{arrays, json, raised};
 
 /// The end of a text.
@@ -33,6 +33,7 @@ pub(crate) struct PyText {
     steps: Mutex<Option<TextSteps>>,
     so_far: Mutex<SoFar>,
     cancel: Cancel,
+    process: Process,
     gauge: Option<Gauge>,
     /// Counters before the text.
     began: Option<Counters>,
@@ -103,11 +104,14 @@ impl PyText {
         let TextFacts { gauge, seed, vocab } = facts;
         let began = gauge.as_ref().map(Gauge::read);
         let (steps, so_far) = (Mutex::new(Some(steps)), Mutex::default());
-        Ok(PyText { steps, so_far, cancel, gauge, began, seed, vocab })
+        let process = worker.process();
+        Ok(PyText { steps, so_far, cancel, process, gauge, began, seed, vocab })
     }
 
     /// Takes a step. Returns the text of a piece; `None` if the text is over.
     fn advance(&self) -> PyResult<Option<String>> {
+        // Before the lock, which another thread may have held when the process forked.
+        self.process.check()?;
         let mut steps = lock(&self.steps);
         let Some(running) = &*steps else { return Ok(None) };
         let step = running.next();
@@ -192,8 +196,11 @@ impl PyText {
         self.cancel.cancel();
     }
 
-    /// Ends the text, and waits until the model can continue another.
+    /// Ends the text, and waits until the model can continue another. A fork leaves it to its parent.
     fn close(&self, py: Python<'_>) {
+        if !self.process.is_this() {
+            return;
+        }
         self.cancel.cancel();
         py.detach(|| {
             let mut steps = lock(&self.steps);

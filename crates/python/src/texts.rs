@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use sws::{Cancel, End, Generated, LoadedModel, Request};
 
 use crate::raised;
-use crate::worker::{ModelThread, PendingSteps, Step, lock};
+use crate::worker::{ModelThread, PendingSteps, Process, Step, lock};
 
 /// A text that is over, with its number among the prompts.
 #[pyclass(frozen, get_all, name = "Generated", module = "sws")]
@@ -25,6 +25,7 @@ type TextsSteps = PendingSteps<(usize, Result<Generated, String>), ()>;
 pub(crate) struct PyTexts {
     /// `None` once all texts are over. Locked without the lock of the interpreter.
     steps: Mutex<Option<TextsSteps>>,
+    process: Process,
 }
 
 impl PyTexts {
@@ -44,10 +45,12 @@ impl PyTexts {
             texts.for_each(drop);
             Ok(())
         })?;
-        Ok(PyTexts { steps: Mutex::new(Some(steps)) })
+        Ok(PyTexts { steps: Mutex::new(Some(steps)), process: worker.process() })
     }
 
     fn advance(&self) -> PyResult<Option<PyGenerated>> {
+        // Before the lock, which another thread may have held when the process forked.
+        self.process.check()?;
         let mut steps = lock(&self.steps);
         let Some(running) = &*steps else { return Ok(None) };
         match running.next() {

@@ -198,6 +198,27 @@ class Lives(unittest.TestCase):
             model.generate(PROMPT)
         model.close()
 
+    def test_closing_cancels_work_and_begins_none(self):
+        model = sws.Model(sws.DEMO, ram=RAM, logits=True)
+        tokens = (model.encode("The wolf ") * 2000)[: model.context - 8]
+        errors = []
+
+        def score():
+            try:
+                model.score(tokens)
+            except sws.Error as error:
+                errors.append(str(error))
+
+        threads = [threading.Thread(target=score) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        model.close()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(errors), 4)
+        for sentence in errors:
+            self.assertRegex(sentence, "closed")
+
     def test_a_text_keeps_its_model(self):
         text = sws.Model(sws.DEMO, ram=RAM).generate(PROMPT, seed=7, max_new_tokens=5)
         self.assertEqual(len([*text]), 5)
@@ -283,15 +304,25 @@ class Lives(unittest.TestCase):
 
     def test_a_fork_is_told_to_open_the_model_itself(self):
         with sws.Model(sws.DEMO, ram=RAM) as model:
+            text = model.generate(PROMPT, seed=7, max_new_tokens=5)
+            first = next(text)
             child = os.fork()
             if child == 0:
-                try:
-                    model.generate(PROMPT)
-                except sws.Error as error:
-                    os._exit(7 if "fork" in str(error) else 8)
-                os._exit(9)
-            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 7)
-            self.assertTrue(model.generate(PROMPT, max_new_tokens=1).read())
+                # Ends a child that waits for a thread of its parent.
+                signal.alarm(60)
+                told = 0
+                for call in (lambda: model.generate(PROMPT), lambda: next(text), text.read):
+                    try:
+                        call()
+                    except sws.Error as error:
+                        told += "fork" in str(error)
+                with model, text:
+                    pass
+                os._exit(told)
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 3)
+            # The parent goes on.
+            self.assertTrue(text.read().startswith(first))
+            self.assertEqual(text.end, "length")
 
 
 class Plans(unittest.TestCase):

@@ -102,7 +102,7 @@ class Model:
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens. Special tokens have none."""
     def close(self) -> None:
-        """Frees the model. Texts in progress end."""
+        """Frees the model. Texts in progress end, and calls that wait for them are refused."""
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
