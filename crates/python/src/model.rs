@@ -65,11 +65,7 @@ impl PyModel {
     }
 
     /// Takes the options that say what is recorded of a text.
-    fn recorder(
-        &self,
-        options: Option<&Bound<'_, PyDict>>,
-        cancel: &Cancel,
-    ) -> PyResult<(Recorder, bool)> {
+    fn recorder(&self, options: Option<&Bound<'_, PyDict>>, cancel: &Cancel) -> PyResult<Recorder> {
         let mut recorder = Recorder::new(cancel);
         let taken = |name: &str| -> PyResult<bool> {
             let Some(options) = options else { return Ok(false) };
@@ -84,7 +80,7 @@ impl PyModel {
         if logits {
             recorder = recorder.with_logits();
         }
-        Ok((recorder, routes || logits))
+        Ok(recorder)
     }
 
     /// Refuses logits of all positions, unless the budget has memory for them.
@@ -144,21 +140,15 @@ impl PyModel {
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyText> {
         let cancel = Cancel::new();
-        let (mut recorder, records) = self.recorder(options, &cancel)?;
+        let mut recorder = self.recorder(options, &cancel)?;
         let options = options::generation(options)?;
         py.detach(|| {
             let (options, seed) = self.seeded(options)?;
             let prompt = Prompt::Tokens(self.tokens(prompt, true)?);
-            let cancelled = cancel.clone();
             PyText::begin(&self.worker, self.text_facts(seed), cancel, move |model, asked| {
                 let generate = model.generate(Request { prompt, options })?;
-                let generate = generate.cancelled_by(cancelled);
-                let generate = match records {
-                    true => generate.observed_by(&mut recorder),
-                    false => generate,
-                };
-                let made = follow(generate, asked)?;
-                Ok(TextEnd::of(model, &made, recorder))
+                let made = follow(generate, &mut recorder, asked);
+                Ok(TextEnd::of(model, made, recorder))
             })
         })
     }
@@ -173,23 +163,17 @@ impl PyModel {
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyText> {
         let cancel = Cancel::new();
-        let (mut recorder, records) = self.recorder(options, &cancel)?;
+        let mut recorder = self.recorder(options, &cancel)?;
         let options = options::generation(options)?;
         let messages = options::messages(messages)?;
         py.detach(|| {
             let options = GenerationOptions { conversation: true, ..options };
             let (options, seed) = self.seeded(options)?;
-            let cancelled = cancel.clone();
             PyText::begin(&self.worker, self.text_facts(seed), cancel, move |model, asked| {
                 let (mut conversation, question) = conversation(model, &options, messages, think)?;
                 let generate = model.chat(&mut conversation, &question)?;
-                let generate = generate.cancelled_by(cancelled);
-                let generate = match records {
-                    true => generate.observed_by(&mut recorder),
-                    false => generate,
-                };
-                let made = follow(generate, asked)?;
-                Ok(TextEnd::of(model, &made, recorder))
+                let made = follow(generate, &mut recorder, asked);
+                Ok(TextEnd::of(model, made, recorder))
             })
         })
     }

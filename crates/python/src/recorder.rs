@@ -8,7 +8,8 @@ use crate::score::Ranks;
 
 /// Observer that records what was asked for.
 pub(crate) struct Recorder {
-    cancel: Cancel,
+    /// Handle that ends its passes at the next layer.
+    pub(crate) cancel: Cancel,
     /// Index of each layer among those with experts; `None` for the others.
     places: Vec<Option<usize>>,
     /// Experts of the pass in progress, by layer.
@@ -22,7 +23,7 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Records nothing yet. Its passes end at the next layer once they are cancelled.
+    /// Records nothing yet.
     pub(crate) fn new(cancel: &Cancel) -> Recorder {
         Recorder {
             cancel: cancel.clone(),
@@ -47,6 +48,11 @@ impl Recorder {
         let shape = HistoryShape { layers, experts, top_k: spec.max_top_k() };
         self.routes = Trace::new(shape).ok();
         self
+    }
+
+    /// True if anything of a text is to be recorded.
+    pub(crate) fn records(&self) -> bool {
+        self.routes.is_some() || self.logits.is_some()
     }
 
     /// Records logits.

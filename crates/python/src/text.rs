@@ -10,12 +10,15 @@ use sws::{Cancel, Counters, End, Gauge, Generate, Generated, LoadedModel, Metric
 use sws_cache::Trace;
 
 use crate::recorder::Recorder;
+use crate::texts::end_name;
 use crate::worker::{ModelThread, PendingSteps, Process, Step, StepRequests, lock};
 use crate::{arrays, json, raised};
 
-/// The end of a text.
+/// The end of a text, with what was recorded until then.
 pub(crate) struct TextEnd {
     end: End,
+    /// The sentence of an error that ended it.
+    failure: Option<String>,
     /// Metrics of `sws run --json`, as JSON.
     details: String,
     /// Counters after the last pass.
@@ -57,36 +60,54 @@ pub(crate) struct TextFacts {
     pub(crate) vocab: usize,
 }
 
-/// Sends the pieces of a text as they are asked for, until it ends.
-pub(crate) fn follow(
-    mut generate: Generate<'_>,
+/// Sends the pieces of a text as they are asked for, until it ends. Returns its sentence, too, if it fails.
+pub(crate) fn follow<'m>(
+    generate: Generate<'m>,
+    recorder: &'m mut Recorder,
     asked: &StepRequests<Piece, TextEnd>,
-) -> sws::Result<Generated> {
+) -> (Generated, Option<String>) {
+    let generate = generate.cancelled_by(recorder.cancel.clone());
+    let mut generate = match recorder.records() {
+        true => generate.observed_by(recorder),
+        false => generate,
+    };
     asked.begun();
-    while asked.is_wanted() {
+    let mut failure = None;
+    while failure.is_none() && asked.is_wanted() {
         match generate.next() {
-            Some(piece) => asked.item(piece?),
+            Some(Ok(piece)) => asked.item(piece),
+            Some(Err(error)) => failure = Some(error.to_string()),
             None => break,
         }
     }
-    Ok(generate.finish())
+    (generate.finish(), failure)
 }
 
 impl TextEnd {
     /// The end of a text, with what was recorded of it.
-    pub(crate) fn of(model: &LoadedModel, made: &Generated, recorder: Recorder) -> TextEnd {
+    pub(crate) fn of(
+        model: &LoadedModel,
+        (made, failure): (Generated, Option<String>),
+        recorder: Recorder,
+    ) -> TextEnd {
         let Recorder { mut routes, logits, .. } = recorder;
         if let Some(routes) = &mut routes {
             routes.end_sequence();
         }
         TextEnd {
             end: made.end,
+            failure,
             // Numbers, names and lists have a form in JSON.
-            details: to_string(&model.metrics(made)).unwrap_or_default(),
+            details: to_string(&model.metrics(&made)).unwrap_or_default(),
             counters: model.gauge().map(|gauge| gauge.read()),
             routes,
             logits,
         }
+    }
+
+    /// Refuses a text that has failed, with its sentence.
+    fn check(&self) -> PyResult<()> {
+        self.failure.as_ref().map_or(Ok(()), |sentence| Err(raised(sentence)))
     }
 }
 
@@ -113,9 +134,10 @@ impl PyText {
         // Before the lock, which another thread may have held when the process forked.
         self.process.check()?;
         let mut steps = lock(&self.steps);
-        let Some(running) = &*steps else { return Ok(None) };
-        let step = running.next();
-        match step {
+        let Some(running) = &*steps else {
+            return lock(&self.so_far).end.as_ref().map_or(Ok(()), TextEnd::check).map(|()| None);
+        };
+        match running.next() {
             Ok(step) => match self.absorb(step) {
                 Some(Ok(text)) => Ok(Some(text)),
                 over => {
@@ -153,8 +175,9 @@ impl PyText {
                 Some(Ok(text))
             }
             Step::Over(end) => {
+                let failed = end.check().err();
                 so_far.end = Some(end);
-                None
+                failed.map(Err)
             }
             Step::Failed(sentence) => Some(Err(raised(sentence))),
         }
@@ -165,6 +188,7 @@ impl PyText {
         let so_far = lock(&self.so_far);
         let end =
             so_far.end.as_ref().ok_or_else(|| PyValueError::new_err("the text is not over"))?;
+        end.check()?;
         of(end).ok_or_else(|| {
             PyValueError::new_err(format!(
                 "nothing of this was recorded; ask for it with {option}=True"
@@ -248,7 +272,10 @@ impl PyText {
     #[getter]
     fn end(&self) -> Option<String> {
         let so_far = lock(&self.so_far);
-        so_far.end.as_ref().map(|end| crate::texts::end_name(end.end))
+        so_far.end.as_ref().map(|end| match end.failure {
+            Some(_) => "failed".to_owned(),
+            None => end_name(end.end),
+        })
     }
 
     /// The cost so far.

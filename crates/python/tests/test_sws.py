@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -183,6 +184,36 @@ class Errors(unittest.TestCase):
         with sws.Model(sws.DEMO, ram=RAM, context=8) as model:
             self.refused(sws.Error, "8", model.generate, list(range(9)))
             self.refused(sws.Error, "token", model.generate([]).read)
+
+
+def overwrite(files: dict[Path, bytes]):
+    """Writes in place, as damage does."""
+    for path, data in files.items():
+        with path.open("r+b") as file:
+            file.write(data)
+
+
+class Failures(unittest.TestCase):
+    def test_a_text_that_fails_keeps_its_sentence_and_cost(self):
+        with tempfile.TemporaryDirectory() as temp:
+            path = shutil.copytree(sws.DEMO, Path(temp, "tale"))
+            with sws.Model(path, ram="min") as model:
+                text = model.generate(PROMPT, seed=7, max_new_tokens=50, routes=True)
+                next(text)
+                kept = {file: file.read_bytes() for file in path.glob("layer_*/expert_*")}
+                self.assertTrue(kept)
+                overwrite({path: bytes(len(data)) for path, data in kept.items()})
+                # The next call says so, too.
+                for call in (text.read, lambda: next(text), lambda: text.routes):
+                    with self.assertRaisesRegex(sws.Error, "checksum"):
+                        call()
+                self.assertEqual(text.end, "failed")
+                tokens, cost = text.tokens, text.metrics.tokens
+                overwrite(kept)
+                again = model.generate(PROMPT, seed=7, max_new_tokens=50)
+                again.read()
+                self.assertEqual(again.tokens[: len(tokens)], tokens)
+                self.assertEqual(text.metrics.tokens, cost)
 
 
 class Lives(unittest.TestCase):

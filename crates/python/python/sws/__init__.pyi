@@ -16,6 +16,7 @@ __version__: str
 __all__ = ["DEMO", "Error", "Generated", "Metrics", "Model", "Rank", "Text", "Texts", "__version__", "plan"]
 
 _End = Literal["stop_token", "stop_string", "complete", "repeats", "length", "context", "interrupted"]
+_TextEnd = Literal[_End, "failed"]
 
 class Error(Exception):
     """A model that cannot be opened, loaded or run: one sentence that names the problem and the remedy."""
@@ -156,8 +157,8 @@ class Text(Iterator[str]):
     def seed(self) -> int | None:
         """The seed of the text; None if it depends on none."""
     @property
-    def end(self) -> _End | None:
-        """Reason of the end; None while there may be more."""
+    def end(self) -> _TextEnd | None:
+        """Reason of the end; None while there may be more. After `failed`, reading raises the error again."""
     @property
     def metrics(self) -> Metrics | None:
         """The cost so far."""
