@@ -102,32 +102,65 @@ impl ModelOptions {
     }
 }
 
-/// Options for a text.
+/// Options for a text of its own.
+#[derive(Default)]
+pub(crate) struct PyTextOptions {
+    pub(crate) generation: GenerationOptions,
+    /// True to record routes.
+    pub(crate) routes: bool,
+    /// True to record logits.
+    pub(crate) logits: bool,
+}
+
+impl PyTextOptions {
+    pub(crate) fn read(given: Option<&Bound<'_, PyDict>>) -> PyResult<PyTextOptions> {
+        let mut read = PyTextOptions::default();
+        for (name, value) in given.into_iter().flatten() {
+            let name: String = name.extract()?;
+            match name.as_str() {
+                "routes" => read.routes = value.extract()?,
+                "logits" => read.logits = value.extract()?,
+                _ => read_sampling(&mut read.generation, &name, &value)?,
+            }
+        }
+        Ok(read)
+    }
+}
+
+/// Options for each of several texts.
 pub(crate) fn generation(given: Option<&Bound<'_, PyDict>>) -> PyResult<GenerationOptions> {
     let mut options = GenerationOptions::default();
     for (name, value) in given.into_iter().flatten() {
-        let name: String = name.extract()?;
-        match name.as_str() {
-            "temperature" => options.temperature = value.extract()?,
-            "top_k" => options.top_k = value.extract()?,
-            "top_p" => options.top_p = value.extract()?,
-            "min_p" => options.min_p = value.extract()?,
-            "repetition_penalty" => options.repetition_penalty = value.extract()?,
-            "presence_penalty" => options.presence_penalty = value.extract()?,
-            "frequency_penalty" => options.frequency_penalty = value.extract()?,
-            "seed" => options.seed = value.extract()?,
-            "max_new_tokens" => options.max_new_tokens = value.extract()?,
-            "stop" => {
-                options.stop = match value.extract::<String>() {
-                    Ok(one) => vec![one],
-                    Err(_) => value.extract()?,
-                }
-            }
-            "ignore_eos" => options.ignore_eos = value.extract()?,
-            _ => return Err(unknown(&name)),
-        }
+        read_sampling(&mut options, &name.extract::<String>()?, &value)?;
     }
     Ok(options)
+}
+
+fn read_sampling(
+    options: &mut GenerationOptions,
+    name: &str,
+    value: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    match name {
+        "temperature" => options.temperature = value.extract()?,
+        "top_k" => options.top_k = value.extract()?,
+        "top_p" => options.top_p = value.extract()?,
+        "min_p" => options.min_p = value.extract()?,
+        "repetition_penalty" => options.repetition_penalty = value.extract()?,
+        "presence_penalty" => options.presence_penalty = value.extract()?,
+        "frequency_penalty" => options.frequency_penalty = value.extract()?,
+        "seed" => options.seed = value.extract()?,
+        "max_new_tokens" => options.max_new_tokens = value.extract()?,
+        "stop" => {
+            options.stop = match value.extract::<String>() {
+                Ok(one) => vec![one],
+                Err(_) => value.extract()?,
+            }
+        }
+        "ignore_eos" => options.ignore_eos = value.extract()?,
+        _ => return Err(unknown(name)),
+    }
+    Ok(())
 }
 
 /// The messages of a conversation; the last asks for an answer.

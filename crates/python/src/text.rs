@@ -9,6 +9,7 @@ use serde_json::to_string;
 use sws::{Cancel, Counters, End, Gauge, Generate, Generated, LoadedModel, Metrics, Piece};
 use sws_cache::Trace;
 
+use crate::arrays::LogitArray;
 use crate::recorder::Recorder;
 use crate::texts::end_name;
 use crate::worker::{ModelThread, PendingSteps, Process, Step, StepRequests, lock};
@@ -24,7 +25,7 @@ pub(crate) struct TextEnd {
     /// Counters after the last pass.
     counters: Option<Counters>,
     routes: Option<Trace>,
-    logits: Option<Vec<f32>>,
+    logits: Option<LogitArray>,
 }
 
 type TextSteps = PendingSteps<Piece, TextEnd>;
@@ -42,7 +43,6 @@ pub(crate) struct PyText {
     began: Option<Counters>,
     /// `None` if the text depends on no seed.
     seed: Option<u64>,
-    vocab: usize,
 }
 
 #[derive(Default)]
@@ -57,7 +57,6 @@ struct SoFar {
 pub(crate) struct TextFacts {
     pub(crate) gauge: Option<Gauge>,
     pub(crate) seed: Option<u64>,
-    pub(crate) vocab: usize,
 }
 
 /// Sends the pieces of a text as they are asked for, until it ends. Returns its sentence, too, if it fails.
@@ -90,6 +89,7 @@ impl TextEnd {
         (made, failure): (Generated, Option<String>),
         recorder: Recorder,
     ) -> TextEnd {
+        let failure = failure.or_else(|| recorder.failure().cloned());
         let Recorder { mut routes, logits, .. } = recorder;
         if let Some(routes) = &mut routes {
             routes.end_sequence();
@@ -122,11 +122,11 @@ impl PyText {
         + 'static,
     ) -> PyResult<PyText> {
         let steps = worker.begin(&cancel, work)?;
-        let TextFacts { gauge, seed, vocab } = facts;
+        let TextFacts { gauge, seed } = facts;
         let began = gauge.as_ref().map(Gauge::read);
         let (steps, so_far) = (Mutex::new(Some(steps)), Mutex::default());
         let process = worker.process();
-        Ok(PyText { steps, so_far, cancel, process, gauge, began, seed, vocab })
+        Ok(PyText { steps, so_far, cancel, process, gauge, began, seed })
     }
 
     /// Takes a step. Returns the text of a piece; `None` if the text is over.
@@ -303,11 +303,11 @@ impl PyText {
         arrays::routes(py, &routes)
     }
 
-    /// The logits from which each token was chosen.
+    /// The logits from which each token was chosen. It is the same memory each time.
     #[getter]
     fn logits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let logits = self.recorded(|end| end.logits.clone(), "logits")?;
-        arrays::logits(py, &logits, self.vocab)
+        let share = |end: &TextEnd| end.logits.as_ref().map(|logits| logits.share(py));
+        self.recorded(share, "logits")?.array(py)
     }
 
     /// The routes as the contents of a file for `sws replay`.

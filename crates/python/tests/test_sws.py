@@ -28,7 +28,7 @@ def command(*arguments: str) -> str:
 class Texts(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.model = sws.Model(sws.DEMO, ram=RAM, logits=True, parallel=2)
+        cls.model = sws.Model(sws.DEMO, ram=RAM, logits=True, parallel=2, reserve="4MB")
 
     @classmethod
     def tearDownClass(cls):
@@ -173,12 +173,24 @@ class Errors(unittest.TestCase):
             self.refused(TypeError, "", model.generate, 5)
             self.refused(sws.Error, "temperature", model.generate, PROMPT, temperature=-1)
             self.refused(sws.Error, "logits=True", model.forward, PROMPT)
+            self.refused(sws.Error, "reserve", model.generate, PROMPT, logits=True)
             self.refused(sws.Error, "chat template", model.chat, [{"role": "user", "content": "where"}])
             self.refused(ValueError, "one of the user", model.chat, [])
             self.refused(ValueError, "lacks `content`", model.chat, [{"role": "user"}])
             self.refused(ValueError, "not over", lambda: model.generate(PROMPT).routes)
             # No refusal has kept the model from continuing.
             self.assertTrue(model.generate(PROMPT, max_new_tokens=1).read())
+
+    def test_logits_beyond_the_reserve_are_refused(self):
+        with sws.Model(sws.DEMO, ram=RAM, logits=True, reserve=5 * 4 * 4096) as model:
+            self.assertEqual(model.forward([5] * 5)[0].shape, (5, model.vocab))
+            self.refused(sws.Error, f"reserve={6 * 4 * 4096}$", model.forward, [5] * 6)
+            self.refused(sws.Error, "of 6 tokens", model.generate, PROMPT, max_new_tokens=6, logits=True)
+            text = model.generate(PROMPT, max_new_tokens=5, logits=True, ignore_eos=True)
+            text.read()
+            self.assertEqual(text.logits.shape, (5, model.vocab))
+            # Scores need no arrays.
+            self.assertEqual(len(model.score([5] * 9)), 8)
 
     def test_a_prompt_that_cannot_be_continued_is_refused_at_once(self):
         with sws.Model(sws.DEMO, ram=RAM, context=8) as model:
@@ -369,16 +381,21 @@ class Plans(unittest.TestCase):
         self.assertGreater(planned["smallest_budget"], told["smallest_budget"])
 
     def test_the_budget_holds(self):
-        """In a process of its own, whose peak is its own."""
-        told = f"""
+        """In processes of their own, whose peaks are their own."""
+        # 1,500 tokens of 4,096 logits.
+        forward = "kept = model.forward([5] * 1500)"
+        for options, work in [("", ""), (', logits=True, context=2048, reserve="26MB"', forward)]:
+            told = f"""
 import sws
-with sws.Model(sws.DEMO, ram="min") as model:
+with sws.Model(sws.DEMO, ram="min"{options}) as model:
+    {work}
     text = model.generate("The wolf", max_new_tokens=30)
     text.read()
     print(text.details["peak_rss_bytes"], text.details["ram_bytes"])
 """
-        peak, ram = map(int, subprocess.check_output([sys.executable, "-c", told], text=True).split())
-        self.assertLessEqual(peak, ram)
+            peak, ram = map(int, subprocess.check_output([sys.executable, "-c", told], text=True).split())
+            with self.subTest(work=work):
+                self.assertLessEqual(peak, ram)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ class _ModelOptions(TypedDict, total=False):
     logits: bool
     """Plans memory for the logits of all positions, which forward and score need."""
     reserve: str | int
-    """Memory that this program takes later, within ram."""
+    """Memory that this program takes later, within ram; arrays of logits need 4 bytes a number."""
     kv: Literal["f32", "bf16", "q8"]
     """Precision of the KV cache; bf16 and q8 are lossy."""
     activations: Literal["f32", "int8"]
@@ -73,7 +73,7 @@ class _TextOptions(_Sampling, total=False):
     routes: bool
     """Records the experts of each token, for Text.routes and Text.trace."""
     logits: bool
-    """Records the logits from which tokens are chosen, for Text.logits."""
+    """Records the logits from which tokens are chosen, for Text.logits; max_new_tokens of them fit in reserve."""
 
 @final
 class Model:
@@ -95,7 +95,10 @@ class Model:
     def generate_all(self, prompts: Iterable[str | Sequence[int]], **options: Unpack[_Sampling]) -> Texts:
         """Continues texts in shared passes, each with the output that it has alone."""
     def forward(self, text: str | Sequence[int]) -> tuple[NDArray[np.float32], NDArray[np.uint32] | None]:
-        """Logits [tokens, vocab] and routes [layers, tokens, k]; no routes of a model without experts."""
+        """Logits [tokens, vocab] and routes [layers, tokens, k]; no routes of a model without experts.
+
+        Refused if the logits take more than reserve.
+        """
     def score(self, text: str | Sequence[int], *, top: int = 1) -> list[Rank]:
         """Probabilities of the tokens of a text, from the second on."""
     def encode(self, text: str, *, special: bool = True) -> list[int]:
@@ -170,7 +173,7 @@ class Text(Iterator[str]):
         """The experts of each layer and token [layers, tokens, k], once the text is over."""
     @property
     def logits(self) -> NDArray[np.float32]:
-        """The logits of each new token [tokens, vocab], once the text is over."""
+        """The logits of each new token [tokens, vocab], once the text is over; the same memory each time."""
     @property
     def trace(self) -> bytes:
         """The routes as the contents of a file for `sws replay`, once the text is over."""
