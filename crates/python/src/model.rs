@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use sws::{
-    Cancel, Conversation, Gauge, Generation, GenerationOptions, LoadedModel, Message, Model,
-    NEW_TOKENS, Position, Prompt, Request, TextCodec,
+    Cancel, Conversation, Defaults, Gauge, Generation, GenerationOptions, LoadedModel, Message,
+    Model, NEW_TOKENS, Position, Prompt, Request, TextCodec,
 };
 
 use crate::arrays::LogitArray;
@@ -55,9 +55,7 @@ impl PyModel {
 
     /// Gives options a seed of their own. Returns them as they are resolved.
     fn seeded(&self, options: &mut GenerationOptions) -> PyResult<Generation> {
-        let generation = self.facts.model.generation(options).map_err(raised)?;
-        options.seed = Some(generation.sampling.seed);
-        Ok(generation)
+        seeded(&self.facts.model.defaults().map_err(raised)?, options)
     }
 
     fn text_facts(&self, generation: &Generation) -> TextFacts {
@@ -232,19 +230,21 @@ impl PyModel {
         prompts: &Bound<'_, PyAny>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyTexts> {
-        let mut options = options::generation(options)?;
+        let options = options::generation(options)?;
         let mut texts = Vec::new();
         for prompt in prompts.try_iter()? {
             texts.push(prompt?.extract::<TextOrTokens>()?);
         }
         py.detach(|| {
-            self.seeded(&mut options)?;
-            let request = |text| {
+            let defaults = self.facts.model.defaults().map_err(raised)?;
+            let (mut requests, mut seeds) = (Vec::new(), Vec::new());
+            for text in texts {
+                let mut options = options.clone();
+                seeds.push(seeded(&defaults, &mut options)?.sampling.drawing_seed());
                 let prompt = Prompt::Tokens(self.tokens(text, true)?);
-                Ok(Request { prompt, options: options.clone() })
-            };
-            let requests: PyResult<Vec<Request>> = texts.into_iter().map(request).collect();
-            PyTexts::begin(&self.worker, requests?)
+                requests.push(Request { prompt, options });
+            }
+            PyTexts::begin(&self.worker, requests, seeds)
         })
     }
 
@@ -361,6 +361,13 @@ impl PyModel {
         recorder.failure().map_or(Ok(()), |sentence| Err(raised(sentence)))?;
         Ok(recorder)
     }
+}
+
+/// Gives options a seed of their own. Returns them as they are resolved against the defaults of a model.
+fn seeded(defaults: &Defaults, options: &mut GenerationOptions) -> PyResult<Generation> {
+    let generation = defaults.generation(options).map_err(raised)?;
+    options.seed = Some(generation.sampling.seed);
+    Ok(generation)
 }
 
 /// A conversation before its last question, and the question.

@@ -14,6 +14,8 @@ pub(crate) struct PyGenerated {
     number: usize,
     text: String,
     tokens: Vec<u32>,
+    /// `None` if the text depends on no seed.
+    seed: Option<u64>,
     /// The reason of its end.
     end: String,
 }
@@ -25,12 +27,18 @@ type TextsSteps = PendingSteps<(usize, Result<Generated, String>), ()>;
 pub(crate) struct PyTexts {
     /// `None` once all texts are over. Locked without the lock of the interpreter.
     steps: Mutex<Option<TextsSteps>>,
+    /// The seed of each.
+    seeds: Vec<Option<u64>>,
     process: Process,
 }
 
 impl PyTexts {
     /// Begins the texts. Called without the lock of the interpreter.
-    pub(crate) fn begin(worker: &Arc<ModelThread>, requests: Vec<Request>) -> PyResult<PyTexts> {
+    pub(crate) fn begin(
+        worker: &Arc<ModelThread>,
+        requests: Vec<Request>,
+        seeds: Vec<Option<u64>>,
+    ) -> PyResult<PyTexts> {
         let cancel = Cancel::new();
         let cancelled = cancel.clone();
         let steps = worker.begin(&cancel, move |model: &mut LoadedModel, asked| {
@@ -45,7 +53,7 @@ impl PyTexts {
             texts.for_each(drop);
             Ok(())
         })?;
-        Ok(PyTexts { steps: Mutex::new(Some(steps)), process: worker.process() })
+        Ok(PyTexts { steps: Mutex::new(Some(steps)), seeds, process: worker.process() })
     }
 
     fn advance(&self) -> PyResult<Option<PyGenerated>> {
@@ -56,7 +64,8 @@ impl PyTexts {
         match running.next() {
             Ok(Step::Item((number, Ok(made)))) => {
                 let Generated { text, tokens, end, .. } = made;
-                Ok(Some(PyGenerated { number, text, tokens, end: end_name(end) }))
+                let seed = self.seeds.get(number).copied().flatten();
+                Ok(Some(PyGenerated { number, text, tokens, seed, end: end_name(end) }))
             }
             // The others go on, and are read by further calls.
             Ok(Step::Item((number, Err(sentence)))) => {

@@ -60,6 +60,18 @@ class Texts(unittest.TestCase):
             together[made.number] = made.text
         self.assertEqual(together, alone)
 
+    def test_texts_without_a_seed_have_seeds_of_their_own(self):
+        made = list(self.model.generate_all([PROMPT] * 3, temperature=1.0, max_new_tokens=12))
+        self.assertEqual(len({text.seed for text in made}), 3)
+        self.assertGreater(len({text.text for text in made}), 1)
+        for text in made:
+            again = self.model.generate(PROMPT, temperature=1.0, max_new_tokens=12, seed=text.seed)
+            self.assertEqual(again.read(), text.text)
+        given = self.model.generate_all([PROMPT] * 2, temperature=1.0, max_new_tokens=2, seed=3)
+        self.assertEqual([text.seed for text in given], [3, 3])
+        greedy = self.model.generate_all([PROMPT], temperature=0, max_new_tokens=2)
+        self.assertEqual([text.seed for text in greedy], [None])
+
     def test_an_error_of_one_text_leaves_the_others(self):
         texts = self.model.generate_all([[1], [self.model.vocab], [2]], seed=1, max_new_tokens=2)
         numbers, errors = [], []

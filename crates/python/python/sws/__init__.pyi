@@ -93,7 +93,7 @@ class Model:
     def chat_prompt(self, messages: Iterable[Mapping[str, str]], *, think: bool | None = None) -> str:
         """The prompt with which the last of the messages would be answered."""
     def generate_all(self, prompts: Iterable[str | Sequence[int]], **options: Unpack[_Sampling]) -> Texts:
-        """Continues texts in shared passes, each with the output that it has alone."""
+        """Continues texts in shared passes, each with the output that it has alone. Without a seed each has its own."""
     def forward(self, text: str | Sequence[int]) -> tuple[NDArray[np.float32], NDArray[np.uint32] | None]:
         """Logits [tokens, vocab] and routes [layers, tokens, k]; no routes of a model without experts.
 
@@ -196,6 +196,9 @@ class Generated:
     def text(self) -> str: ...
     @property
     def tokens(self) -> list[int]: ...
+    @property
+    def seed(self) -> int | None:
+        """The seed of the text; None if it depends on none."""
     @property
     def end(self) -> _End: ...
 
