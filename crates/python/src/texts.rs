@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use sws::{Cancel, End, Generated, LoadedModel, Request};
 
 use crate::raised;
@@ -29,6 +30,7 @@ pub(crate) struct PyTexts {
     steps: Mutex<Option<TextsSteps>>,
     /// The seed of each.
     seeds: Vec<Option<u64>>,
+    cancel: Cancel,
     process: Process,
 }
 
@@ -53,7 +55,8 @@ impl PyTexts {
             texts.for_each(drop);
             Ok(())
         })?;
-        Ok(PyTexts { steps: Mutex::new(Some(steps)), seeds, process: worker.process() })
+        let (steps, process) = (Mutex::new(Some(steps)), worker.process());
+        Ok(PyTexts { steps, seeds, cancel, process })
     }
 
     fn advance(&self) -> PyResult<Option<PyGenerated>> {
@@ -95,6 +98,23 @@ impl PyTexts {
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<PyGenerated>> {
         py.detach(|| self.advance())
+    }
+
+    /// Ends all texts, so that the model can continue others. A fork leaves them to its parent.
+    fn close(&self, py: Python<'_>) {
+        if self.process.is_this() {
+            self.cancel.cancel();
+            py.detach(|| drop(lock(&self.steps).take()));
+        }
+    }
+
+    fn __enter__(texts: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        texts
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
+        self.close(py);
     }
 }
 

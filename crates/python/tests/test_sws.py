@@ -305,6 +305,18 @@ class Lives(unittest.TestCase):
             # The loop has dropped its text.
             self.assertTrue(model.generate(PROMPT, max_new_tokens=1).read())
 
+    def test_texts_are_closed(self):
+        with sws.Model(sws.DEMO, ram=RAM) as model:
+            texts = model.generate_all([PROMPT] * 3, seed=7, max_new_tokens=5)
+            self.assertEqual(next(texts).end, "length")
+            with self.assertRaisesRegex(sws.Error, "close it"):
+                model.generate(PROMPT)
+            texts.close()
+            self.assertEqual([*texts], [])
+            with model.generate_all([PROMPT], ignore_eos=True, max_new_tokens=100_000):
+                pass
+            self.assertTrue(model.generate(PROMPT, max_new_tokens=1).read())
+
     def test_threads_wait_for_one_another(self):
         with sws.Model(sws.DEMO, ram=RAM) as model:
             alone = [model.generate(PROMPT, seed=seed, max_new_tokens=15).read() for seed in range(6)]
@@ -358,26 +370,35 @@ class Lives(unittest.TestCase):
             self.assertTrue(model.generate(PROMPT, max_new_tokens=1).read())
 
     def test_a_fork_is_told_to_open_the_model_itself(self):
-        with sws.Model(sws.DEMO, ram=RAM) as model:
-            text = model.generate(PROMPT, seed=7, max_new_tokens=5)
-            first = next(text)
+        def fork(model, begun) -> int:
             child = os.fork()
             if child == 0:
                 # Ends a child that waits for a thread of its parent.
                 signal.alarm(60)
                 told = 0
-                for call in (lambda: model.generate(PROMPT), lambda: next(text), text.read):
+                calls = [lambda: model.generate(PROMPT), lambda: next(begun)]
+                calls += [begun.read] if isinstance(begun, sws.Text) else []
+                for call in calls:
                     try:
                         call()
                     except sws.Error as error:
                         told += "fork" in str(error)
-                with model, text:
+                with model, begun:
                     pass
                 os._exit(told)
-            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 3)
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+        with sws.Model(sws.DEMO, ram=RAM) as model:
+            text = model.generate(PROMPT, seed=7, max_new_tokens=5)
+            first = next(text)
+            self.assertEqual(fork(model, text), 3)
             # The parent goes on.
             self.assertTrue(text.read().startswith(first))
             self.assertEqual(text.end, "length")
+            texts = model.generate_all([PROMPT] * 2, seed=7, max_new_tokens=5)
+            next(texts)
+            self.assertEqual(fork(model, texts), 2)
+            self.assertEqual([made.text for made in texts], [text.text])
 
 
 class Plans(unittest.TestCase):
