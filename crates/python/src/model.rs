@@ -40,6 +40,8 @@ struct ModelFacts {
     warnings: Vec<String>,
     stop_tokens: Vec<u32>,
     vocab: usize,
+    /// False if the chat template has no switch for reasoning.
+    has_switch: bool,
 }
 
 type OptionalArray<'py> = Option<Bound<'py, PyAny>>;
@@ -87,6 +89,18 @@ impl PyModel {
         }
     }
 
+    /// Refuses to switch reasoning on or off with a chat template that cannot.
+    fn check_think(&self, think: Option<bool>) -> PyResult<()> {
+        let ModelFacts { model, has_switch, .. } = &self.facts;
+        match think {
+            Some(_) if !has_switch => Err(raised(format!(
+                "the chat template of {} has no switch for reasoning, so it stays as it is; leave out `think`",
+                model.name()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Refuses logits of all positions, unless the budget has memory for them.
     fn check_logits(&self) -> PyResult<()> {
         match self.facts.all_logits {
@@ -124,6 +138,8 @@ impl PyModel {
             let facts = move |loaded: &mut LoadedModel| {
                 let model = loaded.model().clone();
                 let defaults = model.generation(&GenerationOptions::default())?;
+                let template = loaded.text().template();
+                let has_switch = template.is_none_or(|template| template.thinking(false).is_some());
                 Ok(ModelFacts {
                     text: Mutex::new(loaded.text().clone()),
                     gauge: loaded.gauge(),
@@ -133,6 +149,7 @@ impl PyModel {
                     warnings: loaded.warnings().iter().map(ToString::to_string).collect(),
                     stop_tokens: defaults.stop_tokens,
                     vocab: loaded.causal_lm().vocab(),
+                    has_switch,
                     model,
                 })
             };
@@ -181,6 +198,7 @@ impl PyModel {
     ) -> PyResult<PyText> {
         let mut options = PyTextOptions::read(options)?;
         let messages = options::messages(messages)?;
+        self.check_think(think)?;
         py.detach(|| {
             options.generation.conversation = true;
             let generation = self.seeded(&mut options.generation)?;
@@ -213,6 +231,7 @@ impl PyModel {
         think: Option<bool>,
     ) -> PyResult<String> {
         let messages = options::messages(messages)?;
+        self.check_think(think)?;
         py.detach(|| {
             self.worker.call(&Cancel::new(), move |model| {
                 let options = GenerationOptions::default();

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 from pathlib import Path
 
@@ -54,6 +55,25 @@ class Chats(unittest.TestCase):
         alone = self.model.generate(self.model.encode(prompt), temperature=0, max_new_tokens=4)
         alone.read()
         self.assertEqual(text.tokens, alone.tokens)
+
+    def test_messages_are_any_mappings(self):
+        asked = [types.MappingProxyType(message) for message in ASKED]
+        self.assertEqual(self.model.chat_prompt(asked), self.model.chat_prompt(ASKED))
+
+    def test_reasoning_is_switched_where_the_template_can(self):
+        for call in (self.model.chat, self.model.chat_prompt):
+            for think in (True, False):
+                with self.assertRaisesRegex(sws.Error, "no switch for reasoning"):
+                    call(ASKED, think=think)
+        with tempfile.TemporaryDirectory() as temp:
+            path = Path(temp, "tiny")
+            tiny.make(path)
+            with (path / "chat_template.jinja").open("a") as template:
+                template.write("{% if enable_thinking is defined and not enable_thinking %}at once {% endif %}")
+            with sws.Model(path, ram="2GiB", context=128) as model:
+                prompt = model.chat_prompt(ASKED)
+                self.assertEqual(model.chat_prompt(ASKED, think=False), prompt + "at once ")
+                self.assertEqual(model.chat_prompt(ASKED, think=True), prompt)
 
     @needs("lm_eval")
     def test_the_harness_runs_in_process(self):

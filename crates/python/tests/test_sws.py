@@ -179,10 +179,26 @@ class Errors(unittest.TestCase):
 
     def test_options_have_names_and_types(self):
         self.refused(TypeError, "no option `rum`", sws.Model, sws.DEMO, rum="1GiB")
-        self.refused(TypeError, "", sws.Model, sws.DEMO, threads="many")
+        for options in (
+            {"threads": "many"},
+            {"threads": 0},
+            {"threads": -1},
+            {"parallel": 0},
+            {"context": 0},
+            {"ram": None},
+            {"draft": 5},
+            {"reserve": 1.5},
+        ):
+            [name] = options
+            self.refused(sws.Error, f"`{name}` cannot be [^\\n]+; [^\\n]+$", sws.Model, sws.DEMO, **options)
         with sws.Model(sws.DEMO, ram=RAM) as model:
             self.refused(TypeError, "no option `heat`", model.generate, PROMPT, heat=1)
-            self.refused(TypeError, "", model.generate, 5)
+            for text in (5, b"The wolf", bytearray(b"The wolf"), [-1], ["The wolf"]):
+                self.refused(TypeError, "a str or a list of tokens: ", model.generate, text)
+            for options in ({"seed": -1}, {"temperature": "hot"}, {"stop": 5}, {"stop": ["a", 5]}, {"logits": "all"}):
+                [name] = options
+                self.refused(sws.Error, f"`{name}` cannot be [^\\n]+; [^\\n]+$", model.generate, PROMPT, **options)
+            self.assertTrue(model.generate(PROMPT, stop=None, max_new_tokens=1).read())
             self.refused(sws.Error, "temperature", model.generate, PROMPT, temperature=-1)
             self.refused(sws.Error, "logits=True", model.forward, PROMPT)
             self.refused(sws.Error, "reserve", model.generate, PROMPT, logits=True)

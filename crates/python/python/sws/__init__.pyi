@@ -49,7 +49,7 @@ class _ModelOptions(TypedDict, total=False):
     """Cache policy that evicts experts."""
     speculation: bool
     """Prefetches experts before a router has chosen them."""
-    draft: str | bool
+    draft: str | PathLike[str] | bool
     """Draft file, or False for none."""
     warm_start: bool
     """Keeps statistics of the use of experts from one run to the next."""
@@ -65,7 +65,7 @@ class _Sampling(TypedDict, total=False):
     seed: int | None
     """The same seed gives the same text on every machine."""
     max_new_tokens: int | None
-    stop: str | Sequence[str]
+    stop: str | Sequence[str] | None
     """Strings before which the text ends."""
     ignore_eos: bool
 
@@ -89,7 +89,10 @@ class Model:
     def chat(
         self, messages: Iterable[Mapping[str, str]], *, think: bool | None = None, **options: Unpack[_TextOptions]
     ) -> Text:
-        """Answers the last of the messages, each with `role` and `content`."""
+        """Answers the last of the messages, each with `role` and `content`.
+
+        Some chat templates have a switch for reasoning; others refuse `think`.
+        """
     def chat_prompt(self, messages: Iterable[Mapping[str, str]], *, think: bool | None = None) -> str:
         """The prompt with which the last of the messages would be answered."""
     def generate_all(self, prompts: Iterable[str | Sequence[int]], **options: Unpack[_Sampling]) -> Texts:
