@@ -99,6 +99,39 @@ class Chats(unittest.TestCase):
         alone = [self.model.generate(text, temperature=0, max_new_tokens=3, stop="STOP").read() for text in ("where", "who")]
         self.assertEqual(harness.generate_until(asked), alone)
 
+    @needs("lm_eval")
+    def test_the_harness_passes_settings_or_refuses_them(self):
+        from lm_eval.api.instance import Instance
+        from sws.lm_eval import SwsLM
+
+        harness = SwsLM(self.model)
+
+        def texts(settings):
+            return harness.generate_until([Instance("generate_until", {}, ("where", settings), 0)])
+
+        sampled = {"temperature": 2.0, "top_p": 0.9, "top_k": 30, "min_p": 0.01, "repetition_penalty": 1.5, "seed": 5}
+        alone = self.model.generate("where", max_new_tokens=4, **sampled).read()
+        # The settings count.
+        self.assertNotEqual(alone, self.model.generate("where", max_new_tokens=4, temperature=2.0, seed=5).read())
+        for limit in ("max_gen_toks", "max_new_tokens"):
+            self.assertEqual(texts({**sampled, limit: 4, "do_sample": True, "until": None}), [alone])
+        greedy = self.model.generate("where", max_new_tokens=4, temperature=0).read()
+        self.assertEqual(texts({"max_gen_toks": 4, "do_sample": False, "temperature": 2.0, "top_p": 0.9}), [greedy])
+        with self.assertRaisesRegex(sws.Error, "`num_beams`"):
+            texts({"max_gen_toks": 4, "num_beams": 4})
+        for most in (128, 500):
+            with self.assertRaisesRegex(sws.Error, f"{most} new tokens leave no room .* context of 128"):
+                texts({"max_gen_toks": most})
+        self.assertEqual(len(harness._fitting("where " * 40, 120)), 8)
+
+        def ends(begin, stops):
+            harness.model = types.SimpleNamespace(name="m", encode=lambda _: begin, stop_tokens=stops)
+            return harness.prefix_token_id
+
+        self.assertEqual((ends([7], []), ends([7, 8], [9]), ends([], [9, 10])), (7, 7, 9))
+        with self.assertRaisesRegex(sws.Error, "no stop token"):
+            ends([], [])
+
     @needs("lm_eval", "datasets")
     def test_the_harness_evaluates_a_task(self):
         import lm_eval
