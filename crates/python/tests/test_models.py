@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -182,6 +183,16 @@ class Package(unittest.TestCase):
     def test_the_example_tells_a_tale(self):
         shown = subprocess.check_output([sys.executable, EXAMPLES / "tale.py", "--ram", "160MiB"], text=True)
         self.assertRegex(shown, r"The wolf(.|\n)+tok/s, \d+ hits, \d+ misses")
+
+    @unittest.skipIf("WHEEL" not in os.environ, "WHEEL names no wheel")
+    def test_the_demo_is_found_beside_a_module_installed_elsewhere(self):
+        with tempfile.TemporaryDirectory() as temp:
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+            subprocess.check_call([*pip, "--target", temp, os.environ["WHEEL"]])
+            where = {**os.environ, "PYTHONPATH": temp}
+            demo = subprocess.check_output([sys.executable, "-c", "import sws; print(sws.DEMO)"], text=True, env=where)
+            self.assertTrue(Path(demo.strip(), "manifest.json").is_relative_to(Path(temp).resolve()), demo)
+            self.assertTrue(Path(demo.strip(), "manifest.json").exists(), demo)
 
     @needs("mypy")
     def test_stubs_agree_with_the_module(self):
