@@ -118,7 +118,8 @@ sws_store *sws_store_open(const char *model, uint64_t bytes);
 int sws_store_shape(const sws_store *store, sws_shape *shape);
 
 // Begins to read an expert in the background, unless it is in memory. It may evict the one that was used
-// longest ago and is not held. Returns 0, or -1 on failure.
+// longest ago and is not held; if all others are held or in flight, it first waits for a read. Returns 0, or
+// -1 on failure.
 //
 // # Safety
 //
@@ -127,8 +128,8 @@ int sws_store_fetch(const sws_store *store,
                     uint32_t layer,
                     uint32_t expert);
 
-// Waits until an expert is in memory, every byte of it verified, and returns it; NULL on failure. It stays
-// where it is until each hold of it is released.
+// Waits until an expert is in memory, and returns it; NULL on failure. It stays where it is until each hold of
+// it is released. Every byte was verified, in a checkpoint in place from its second reading on.
 //
 // # Safety
 //
@@ -138,7 +139,7 @@ const sws_expert *sws_store_hold(const sws_store *store,
                                  uint32_t expert);
 
 // Decodes a row of a tensor of an expert that is held into `len` numbers, the columns of the tensor. Returns
-// 0, or -1 on failure.
+// 0, or -1 on failure, with nothing written.
 //
 // # Safety
 //
@@ -195,8 +196,8 @@ int sws_begin_tokens(sws_model *model,
                      size_t count,
                      const sws_settings *settings);
 
-// Computes the next piece of the text. Returns 1 with a piece, 0 once the text is over, or -1 on failure, which
-// also ends the text.
+// Computes the next piece of the text. Returns 1 with a piece, 0 once the text is over, or -1 on failure. A
+// computation that fails ends the text; a wrong call leaves it as it is.
 //
 // # Safety
 //

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
 
 thread_local! {
     /// The sentence of the last error of this thread.
@@ -59,12 +60,8 @@ pub(crate) unsafe fn object<'a, T>(pointer: *const T, name: &str) -> Result<&'a 
     unsafe { pointer.as_ref() }.ok_or_else(|| null(name))
 }
 
-/// Reads an object that this library made, or that the caller fills.
-///
-/// # Safety
-///
-/// The pointer is null, or leads to a value that no other thread uses during `'a`.
-pub(crate) unsafe fn output<'a, T>(pointer: *mut T, name: &str) -> Result<&'a mut T, String> {
-    // SAFETY: as the caller vouches.
-    unsafe { pointer.as_mut() }.ok_or_else(|| null(name))
+/// Returns the place of a value that the caller wants filled. It may be uninitialised, so it is written to and
+/// never borrowed.
+pub(crate) fn output<T>(pointer: *mut T, name: &str) -> Result<NonNull<T>, String> {
+    NonNull::new(pointer).ok_or_else(|| null(name))
 }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use library::PieceId;
 
-use crate::border::{self, guarded, object, output, string};
+use crate::border::{guarded, object, output, string};
 use crate::expert_store::ExpertStore;
 
 /// Experts of a model within a budget of bytes, for an engine that computes with them itself.
@@ -120,22 +120,24 @@ pub unsafe extern "C" fn sws_store_shape(store: *const sws_store, shape: *mut sw
     guarded(-1, || {
         // SAFETY: an open store, as the caller vouches.
         let store = unsafe { object(store, "store") }?;
-        // SAFETY: a shape, as the caller vouches.
-        let shape = unsafe { output(shape, "shape") }?;
+        let shape = output(shape, "shape")?;
         let HeldExperts { store, .. } = &*locked(store)?;
         let (len, slots) = store.slots();
-        *shape = sws_shape {
+        let sizes = sws_shape {
             layers: store.layers as u32,
             experts: store.experts as u32,
             expert_bytes: len as u64,
             room: slots as u64,
         };
+        // SAFETY: memory of a shape, as the caller vouches.
+        unsafe { shape.write(sizes) };
         Ok(0)
     })
 }
 
 /// Begins to read an expert in the background, unless it is in memory. It may evict the one that was used
-/// longest ago and is not held. Returns 0, or -1 on failure.
+/// longest ago and is not held; if all others are held or in flight, it first waits for a read. Returns 0, or
+/// -1 on failure.
 ///
 /// # Safety
 ///
@@ -154,8 +156,8 @@ pub unsafe extern "C" fn sws_store_fetch(
     })
 }
 
-/// Waits until an expert is in memory, every byte of it verified, and returns it; NULL on failure. It stays
-/// where it is until each hold of it is released.
+/// Waits until an expert is in memory, and returns it; NULL on failure. It stays where it is until each hold of
+/// it is released. Every byte was verified, in a checkpoint in place from its second reading on.
 ///
 /// # Safety
 ///
@@ -188,7 +190,7 @@ pub unsafe extern "C" fn sws_store_hold(
 }
 
 /// Decodes a row of a tensor of an expert that is held into `len` numbers, the columns of the tensor. Returns
-/// 0, or -1 on failure.
+/// 0, or -1 on failure, with nothing written.
 ///
 /// # Safety
 ///
@@ -205,11 +207,7 @@ pub unsafe extern "C" fn sws_store_row(
     guarded(-1, || {
         // SAFETY: an open store, as the caller vouches.
         let store = unsafe { object(store, "store") }?;
-        if numbers.is_null() {
-            return Err(border::null("numbers"));
-        }
-        // SAFETY: so many numbers of the caller's, as it vouches.
-        let numbers = unsafe { from_raw_parts_mut(numbers, len) };
+        let numbers = output(numbers, "numbers")?;
         let HeldExperts { store, held } = &*locked(store)?;
         let (&id, _) = find(held, expert)?;
         let (layout, slot) = store.bytes(id).ok_or("the expert is gone")?;
@@ -223,6 +221,11 @@ pub unsafe extern "C" fn sws_store_row(
         if len != matrix.cols() {
             return Err(format!("a row of the tensor has {} numbers, not {len}", matrix.cols()));
         }
+        // SAFETY: so many numbers of the caller's, as it vouches, no more than a row has, and zeros from here on.
+        let numbers = unsafe {
+            numbers.write_bytes(0, len);
+            from_raw_parts_mut(numbers.as_ptr(), len)
+        };
         matrix.decode_row(row, numbers);
         Ok(0)
     })

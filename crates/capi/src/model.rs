@@ -186,8 +186,8 @@ unsafe fn begin(
     Ok(0)
 }
 
-/// Computes the next piece of the text. Returns 1 with a piece, 0 once the text is over, or -1 on failure, which
-/// also ends the text.
+/// Computes the next piece of the text. Returns 1 with a piece, 0 once the text is over, or -1 on failure. A
+/// computation that fails ends the text; a wrong call leaves it as it is.
 ///
 /// # Safety
 ///
@@ -197,24 +197,26 @@ pub unsafe extern "C" fn sws_next(model: *mut sws_model, piece: *mut sws_piece) 
     guarded(-1, || {
         // SAFETY: an open model, as the caller vouches.
         let model = unsafe { object(model, "model") }?;
-        // SAFETY: a piece, as the caller vouches.
-        let piece = unsafe { output(piece, "piece") }?;
+        let piece = output(piece, "piece")?;
         let mut running = running(model)?;
         let next = running.text.as_mut().and_then(Iterator::next).transpose();
         let next = next.map_err(|error| error.to_string())?;
         let Some(next) = next else {
             running.text = None;
-            *piece = sws_piece { token: -1, text: null(), text_len: 0 };
+            // SAFETY: memory of a piece, as the caller vouches.
+            unsafe { piece.write(sws_piece { token: -1, text: null(), text_len: 0 }) };
             return Ok(0);
         };
         running.piece.clear();
         running.piece.extend_from_slice(next.text.as_bytes());
         running.piece.push(0);
-        *piece = sws_piece {
+        let next = sws_piece {
             token: next.token.map_or(-1, i64::from),
             text: running.piece.as_ptr().cast(),
             text_len: next.text.len(),
         };
+        // SAFETY: memory of a piece, as the caller vouches.
+        unsafe { piece.write(next) };
         Ok(1)
     })
 }

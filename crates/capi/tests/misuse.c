@@ -60,8 +60,12 @@ static void models(const char *path) {
     uint32_t tokens[] = {5, 17, 3};
     HOLDS(sws_begin_tokens(shared, tokens, 3, &settings) == 0);
     REFUSED(sws_next(shared, NULL) == -1, "`piece` is a null pointer");
+    /* The wrong call has not ended the text. A piece need not be initialised. */
     int count = 0;
-    while (sws_next(shared, &piece) == 1) count += piece.token >= 0;
+    sws_piece *fresh = malloc(sizeof *fresh);
+    HOLDS(fresh != NULL);
+    while (sws_next(shared, fresh) == 1) count += fresh->token >= 0;
+    free(fresh);
     HOLDS(count == 3 && sws_next(shared, &piece) == 0);
 
     /* A text is replaced by the next, whose prompt is cancelled before it has a token. */
@@ -110,7 +114,11 @@ static void stores(const char *path) {
     REFUSED(sws_store_row(store, one, 0, one->tensors[0].rows, row, cols) == -1, "rows");
     REFUSED(sws_store_row(store, one, 0, 0, row, cols - 1) == -1, "numbers, not");
     REFUSED(sws_store_row(store, one, 0, 0, NULL, cols) == -1, "`numbers` is a null pointer");
-    HOLDS(sws_store_row(store, one, 0, 0, row, cols) == 0);
+    /* A wrong length is refused before a number is written. */
+    row[0] = -7.0f;
+    REFUSED(sws_store_row(store, one, 0, 0, row, SIZE_MAX) == -1, "numbers, not");
+    HOLDS(row[0] == -7.0f);
+    HOLDS(sws_store_row(store, one, 0, 0, row, cols) == 0 && row[0] != -7.0f);
     free(row);
 
     /* An expert stays until its last hold is released. */

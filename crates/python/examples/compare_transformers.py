@@ -19,7 +19,8 @@ parser.add_argument("--tokens", default="5,17,3,29,11,2,31,7")
 args = parser.parse_args()
 tokens = [int(token) for token in args.tokens.split(",")]
 
-with sws.Model(args.checkpoint, ram=args.ram, logits=True) as model:
+# Room for up to 262,144 logits of each token.
+with sws.Model(args.checkpoint, ram=args.ram, logits=True, reserve=len(tokens) << 20) as model:
     ours, _ = model.forward(tokens)
 
 reference = transformers.AutoModelForCausalLM.from_pretrained(

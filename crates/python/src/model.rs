@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use sws::{
-    Cancel, Conversation, Gauge, GenerationOptions, LoadedModel, Message, Model, Position, Prompt,
-    Request, TextCodec,
+    Cancel, Conversation, Defaults, Gauge, Generation, GenerationOptions, LoadedModel, Message,
+    Model, NEW_TOKENS, Position, Prompt, Request, TextCodec,
 };
 
-use crate::options::{self, ModelOptions, TextOrTokens};
+use crate::arrays::LogitArray;
+use crate::options::{self, ModelOptions, PyTextOptions, TextOrTokens};
 use crate::recorder::Recorder;
 use crate::score::{PyRank, Ranks, score};
 use crate::text::{PyText, TextEnd, TextFacts, follow};
@@ -34,14 +35,16 @@ struct ModelFacts {
     limit: usize,
     /// True if logits of all positions are in the budget.
     all_logits: bool,
+    /// Bytes that the budget has for this program; `None` without a budget.
+    reserve: Option<u64>,
     warnings: Vec<String>,
     stop_tokens: Vec<u32>,
     vocab: usize,
+    /// False if the chat template has no switch for reasoning.
+    has_switch: bool,
 }
 
-/// Names of options that a text has besides those of its sampling.
-const ROUTES: &str = "routes";
-const LOGITS: &str = "logits";
+type OptionalArray<'py> = Option<Bound<'py, PyAny>>;
 
 impl PyModel {
     fn tokens(&self, text: TextOrTokens, special: bool) -> PyResult<Vec<u32>> {
@@ -52,39 +55,50 @@ impl PyModel {
         }
     }
 
-    /// Options of a text with a seed of their own, and the seed that the text depends on.
-    fn seeded(&self, mut options: GenerationOptions) -> PyResult<(GenerationOptions, Option<u64>)> {
-        let generation = self.facts.model.generation(&options).map_err(raised)?;
-        options.seed = Some(generation.sampling.seed);
-        Ok((options, generation.sampling.drawing_seed()))
+    /// Gives options a seed of their own. Returns them as they are resolved.
+    fn seeded(&self, options: &mut GenerationOptions) -> PyResult<Generation> {
+        seeded(&self.facts.model.defaults().map_err(raised)?, options)
     }
 
-    fn text_facts(&self, seed: Option<u64>) -> TextFacts {
-        let ModelFacts { gauge, vocab, .. } = &self.facts;
-        TextFacts { gauge: gauge.clone(), seed, vocab: *vocab }
+    fn text_facts(&self, generation: &Generation) -> TextFacts {
+        let seed = generation.sampling.drawing_seed();
+        TextFacts { gauge: self.facts.gauge.clone(), seed }
     }
 
-    /// Takes the options that say what is recorded of a text.
-    fn recorder(
-        &self,
-        options: Option<&Bound<'_, PyDict>>,
-        cancel: &Cancel,
-    ) -> PyResult<(Recorder, bool)> {
-        let mut recorder = Recorder::new(cancel);
-        let taken = |name: &str| -> PyResult<bool> {
-            let Some(options) = options else { return Ok(false) };
-            let Some(value) = options.get_item(name)? else { return Ok(false) };
-            options.del_item(name)?;
-            value.extract()
-        };
-        let (routes, logits) = (taken(ROUTES)?, taken(LOGITS)?);
-        if routes {
+    /// An observer that records what is asked for of a text with so many tokens at most.
+    fn recorder(&self, options: &PyTextOptions, most: usize) -> PyResult<Recorder> {
+        let mut recorder = Recorder::default();
+        if options.routes {
             recorder = recorder.with_routes(self.facts.model.spec());
         }
-        if logits {
-            recorder = recorder.with_logits();
+        if options.logits {
+            recorder.logits = Some(self.logit_array(most.min(self.facts.limit))?);
         }
-        Ok((recorder, routes || logits))
+        Ok(recorder)
+    }
+
+    /// An array for the logits of so many tokens, unless they would exceed what the budget has for this program.
+    fn logit_array(&self, rows: usize) -> PyResult<LogitArray> {
+        let ModelFacts { reserve, vocab, .. } = self.facts;
+        let bytes = 4 * vocab as u64 * rows as u64;
+        match reserve.filter(|&reserve| bytes > reserve) {
+            None => Python::attach(|py| LogitArray::new(py, rows, vocab)),
+            Some(reserve) => Err(raised(format!(
+                "logits of {rows} tokens take {bytes} bytes, and the budget reserves {reserve} for this program; ask for fewer tokens, or open the model with reserve={bytes}"
+            ))),
+        }
+    }
+
+    /// Refuses to switch reasoning on or off with a chat template that cannot.
+    fn check_think(&self, think: Option<bool>) -> PyResult<()> {
+        let ModelFacts { model, has_switch, .. } = &self.facts;
+        match think {
+            Some(_) if !has_switch => Err(raised(format!(
+                "the chat template of {} has no switch for reasoning, so it stays as it is; leave out `think`",
+                model.name()
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Refuses logits of all positions, unless the budget has memory for them.
@@ -108,8 +122,13 @@ impl PyModel {
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyModel> {
         let options = ModelOptions::read(options)?;
+        if options.needs.all_logits || options.needs.heap > 0 {
+            // Counted in the budget, if there may be logits. Other calls do without it.
+            let _ = arrays::numpy(py);
+        }
         py.detach(|| {
             let cancel = Cancel::new();
+            let heap = options.needs.heap;
             let all_logits = options.needs.all_logits;
             let loading = cancel.clone();
             let open = move || {
@@ -119,14 +138,18 @@ impl PyModel {
             let facts = move |loaded: &mut LoadedModel| {
                 let model = loaded.model().clone();
                 let defaults = model.generation(&GenerationOptions::default())?;
+                let template = loaded.text().template();
+                let has_switch = template.is_none_or(|template| template.thinking(false).is_some());
                 Ok(ModelFacts {
                     text: Mutex::new(loaded.text().clone()),
                     gauge: loaded.gauge(),
                     limit: loaded.limit(),
                     all_logits,
+                    reserve: loaded.plan().map(|_| heap),
                     warnings: loaded.warnings().iter().map(ToString::to_string).collect(),
                     stop_tokens: defaults.stop_tokens,
                     vocab: loaded.causal_lm().vocab(),
+                    has_switch,
                     model,
                 })
             };
@@ -143,23 +166,24 @@ impl PyModel {
         prompt: TextOrTokens,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyText> {
-        let cancel = Cancel::new();
-        let (mut recorder, records) = self.recorder(options, &cancel)?;
-        let options = options::generation(options)?;
+        let mut options = PyTextOptions::read(options)?;
         py.detach(|| {
-            let (options, seed) = self.seeded(options)?;
+            let generation = self.seeded(&mut options.generation)?;
+            let most = generation.max_new_tokens.unwrap_or(NEW_TOKENS);
+            let mut recorder = self.recorder(&options, most)?;
+            let options = options.generation;
             let prompt = Prompt::Tokens(self.tokens(prompt, true)?);
-            let cancelled = cancel.clone();
-            PyText::begin(&self.worker, self.text_facts(seed), cancel, move |model, asked| {
-                let generate = model.generate(Request { prompt, options })?;
-                let generate = generate.cancelled_by(cancelled);
-                let generate = match records {
-                    true => generate.observed_by(&mut recorder),
-                    false => generate,
-                };
-                let made = follow(generate, asked)?;
-                Ok(TextEnd::of(model, &made, recorder))
-            })
+            let cancel = recorder.cancel.clone();
+            PyText::begin(
+                &self.worker,
+                self.text_facts(&generation),
+                cancel,
+                move |model, asked| {
+                    let generate = model.generate(Request { prompt, options })?;
+                    let made = follow(generate, &mut recorder, asked);
+                    Ok(TextEnd::of(model, made, recorder))
+                },
+            )
         })
     }
 
@@ -172,25 +196,29 @@ impl PyModel {
         think: Option<bool>,
         options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<PyText> {
-        let cancel = Cancel::new();
-        let (mut recorder, records) = self.recorder(options, &cancel)?;
-        let options = options::generation(options)?;
+        let mut options = PyTextOptions::read(options)?;
         let messages = options::messages(messages)?;
+        self.check_think(think)?;
         py.detach(|| {
-            let options = GenerationOptions { conversation: true, ..options };
-            let (options, seed) = self.seeded(options)?;
-            let cancelled = cancel.clone();
-            PyText::begin(&self.worker, self.text_facts(seed), cancel, move |model, asked| {
-                let (mut conversation, question) = conversation(model, &options, messages, think)?;
-                let generate = model.chat(&mut conversation, &question)?;
-                let generate = generate.cancelled_by(cancelled);
-                let generate = match records {
-                    true => generate.observed_by(&mut recorder),
-                    false => generate,
-                };
-                let made = follow(generate, asked)?;
-                Ok(TextEnd::of(model, &made, recorder))
-            })
+            options.generation.conversation = true;
+            let generation = self.seeded(&mut options.generation)?;
+            // Without a limit an answer can fill the context.
+            let most = generation.max_new_tokens.unwrap_or(usize::MAX);
+            let mut recorder = self.recorder(&options, most)?;
+            let options = options.generation;
+            let cancel = recorder.cancel.clone();
+            PyText::begin(
+                &self.worker,
+                self.text_facts(&generation),
+                cancel,
+                move |model, asked| {
+                    let (mut conversation, question) =
+                        conversation(model, &options, messages, think)?;
+                    let generate = model.chat(&mut conversation, &question)?;
+                    let made = follow(generate, &mut recorder, asked);
+                    Ok(TextEnd::of(model, made, recorder))
+                },
+            )
         })
     }
 
@@ -203,6 +231,7 @@ impl PyModel {
         think: Option<bool>,
     ) -> PyResult<String> {
         let messages = options::messages(messages)?;
+        self.check_think(think)?;
         py.detach(|| {
             self.worker.call(&Cancel::new(), move |model| {
                 let options = GenerationOptions::default();
@@ -226,13 +255,15 @@ impl PyModel {
             texts.push(prompt?.extract::<TextOrTokens>()?);
         }
         py.detach(|| {
-            let (options, _) = self.seeded(options)?;
-            let request = |text| {
+            let defaults = self.facts.model.defaults().map_err(raised)?;
+            let (mut requests, mut seeds) = (Vec::new(), Vec::new());
+            for text in texts {
+                let mut options = options.clone();
+                seeds.push(seeded(&defaults, &mut options)?.sampling.drawing_seed());
                 let prompt = Prompt::Tokens(self.tokens(text, true)?);
-                Ok(Request { prompt, options: options.clone() })
-            };
-            let requests: PyResult<Vec<Request>> = texts.into_iter().map(request).collect();
-            PyTexts::begin(&self.worker, requests?)
+                requests.push(Request { prompt, options });
+            }
+            PyTexts::begin(&self.worker, requests, seeds)
         })
     }
 
@@ -241,16 +272,15 @@ impl PyModel {
         &self,
         py: Python<'py>,
         text: TextOrTokens,
-    ) -> PyResult<(Bound<'py, PyAny>, Option<Bound<'py, PyAny>>)> {
+    ) -> PyResult<(OptionalArray<'py>, OptionalArray<'py>)> {
         let recorder = py.detach(|| {
             self.check_logits()?;
             let tokens = self.tokens(text, true)?;
-            let cancel = Cancel::new();
-            let recorder =
-                Recorder::new(&cancel).with_routes(self.facts.model.spec()).with_logits();
-            self.scored(&cancel, tokens, recorder)
+            let mut recorder = Recorder::default().with_routes(self.facts.model.spec());
+            recorder.logits = Some(self.logit_array(tokens.len())?);
+            self.scored(tokens, recorder)
         })?;
-        let logits = arrays::logits(py, &recorder.logits.unwrap_or_default(), self.facts.vocab)?;
+        let logits = recorder.logits.map(|logits| logits.array(py)).transpose()?;
         let routes = recorder.routes.map(|routes| arrays::routes(py, &routes)).transpose()?;
         Ok((logits, routes))
     }
@@ -261,10 +291,9 @@ impl PyModel {
         py.detach(|| {
             self.check_logits()?;
             let tokens = self.tokens(text, true)?;
-            let cancel = Cancel::new();
-            let mut recorder = Recorder::new(&cancel);
+            let mut recorder = Recorder::default();
             recorder.ranks = Some(Ranks::new(tokens.clone(), self.facts.vocab, top));
-            let recorder = self.scored(&cancel, tokens, recorder)?;
+            let recorder = self.scored(tokens, recorder)?;
             let ranks = recorder.ranks.map_or(Vec::new(), |ranks| ranks.ranks);
             Ok(ranks.into_iter().map(PyRank::from).collect())
         })
@@ -284,9 +313,9 @@ impl PyModel {
         })
     }
 
-    /// Frees the model, once texts in progress are over.
-    fn close(&self, py: Python<'_>) {
-        py.detach(|| self.worker.close());
+    /// Ends texts in progress, and frees the model.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.worker.close())
     }
 
     fn __enter__(model: PyRef<'_, Self>) -> PyRef<'_, Self> {
@@ -294,8 +323,8 @@ impl PyModel {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
-        self.close(py);
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.close(py)
     }
 
     fn __repr__(&self) -> String {
@@ -341,18 +370,23 @@ impl PyModel {
 
 impl PyModel {
     /// Computes tokens, and returns what was recorded of each.
-    fn scored(
-        &self,
-        cancel: &Cancel,
-        tokens: Vec<u32>,
-        mut recorder: Recorder,
-    ) -> PyResult<Recorder> {
-        self.worker.call(cancel, move |model| {
+    fn scored(&self, tokens: Vec<u32>, mut recorder: Recorder) -> PyResult<Recorder> {
+        let cancel = recorder.cancel.clone();
+        let recorder = self.worker.call(&cancel, move |model| {
             model.model().check(&tokens)?;
             score(model, &tokens, &mut recorder)?;
             Ok(recorder)
-        })
+        })?;
+        recorder.failure().map_or(Ok(()), |sentence| Err(raised(sentence)))?;
+        Ok(recorder)
     }
+}
+
+/// Gives options a seed of their own. Returns them as they are resolved against the defaults of a model.
+fn seeded(defaults: &Defaults, options: &mut GenerationOptions) -> PyResult<Generation> {
+    let generation = defaults.generation(options).map_err(raised)?;
+    options.seed = Some(generation.sampling.seed);
+    Ok(generation)
 }
 
 /// A conversation before its last question, and the question.

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyMapping};
 use sws::{
     DraftChoice, GenerationOptions, KvPrecision, Loader, Message, Model, Needs, Options, RamBudget,
     Threads,
@@ -15,12 +15,38 @@ use sws::{
 use crate::raised;
 
 /// A text, as text or as tokens.
-#[derive(FromPyObject)]
 pub(crate) enum TextOrTokens {
-    #[pyo3(transparent, annotation = "str")]
     Text(String),
-    #[pyo3(transparent, annotation = "list[int]")]
     Tokens(Vec<u32>),
+}
+
+impl<'a, 'py> FromPyObject<'a, 'py> for TextOrTokens {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'a, 'py, PyAny>) -> PyResult<TextOrTokens> {
+        if let Ok(text) = given.extract() {
+            return Ok(TextOrTokens::Text(text));
+        }
+        // Bytes are numbers, too.
+        let is_bytes = given.is_instance_of::<PyBytes>() || given.is_instance_of::<PyByteArray>();
+        let tokens: PyResult<Vec<u32>> = match is_bytes {
+            true => Err(PyTypeError::new_err("bytes are neither; decode them")),
+            false => given.extract(),
+        };
+        tokens.map(TextOrTokens::Tokens).map_err(|error| {
+            let error = error.value(given.py());
+            PyTypeError::new_err(format!("a text is a str or a list of tokens: {error}"))
+        })
+    }
+}
+
+/// One string, or several.
+#[derive(FromPyObject)]
+enum OneOrSeveral {
+    #[pyo3(transparent, annotation = "str")]
+    One(String),
+    #[pyo3(transparent, annotation = "list[str]")]
+    Several(Vec<String>),
 }
 
 /// An amount of memory, with or without its unit.
@@ -37,8 +63,54 @@ enum Amount {
 enum DraftOption {
     #[pyo3(transparent, annotation = "bool")]
     IsOn(bool),
-    #[pyo3(transparent, annotation = "str")]
+    #[pyo3(transparent, annotation = "path")]
     File(PathBuf),
+}
+
+/// An option by its name.
+struct Given<'py> {
+    name: String,
+    value: Bound<'py, PyAny>,
+}
+
+/// The options that are given.
+fn all<'py>(options: Option<&Bound<'py, PyDict>>) -> PyResult<Vec<Given<'py>>> {
+    let read = |(name, value): (Bound<'py, PyAny>, _)| Ok(Given { name: name.extract()?, value });
+    options.into_iter().flatten().map(read).collect()
+}
+
+impl<'py> Given<'py> {
+    /// The value. An error names the option.
+    fn read<'a, T: FromPyObject<'a, 'py>>(&'a self) -> PyResult<T> {
+        let Given { name, value } = self;
+        value.extract().map_err(|error: T::Error| {
+            let error: PyErr = error.into();
+            let error = error.value(value.py()).to_string();
+            let error = error.lines().next().unwrap_or_default();
+            let shown = value.repr().map_or(String::new(), |shown| shown.to_string());
+            let shown: String = shown.chars().take(40).collect();
+            raised(format!(
+                "`{name}` cannot be {shown}: {error}; sws/__init__.pyi has the types of options"
+            ))
+        })
+    }
+
+    /// A number from 1 on; `None` for the default.
+    fn count(&self) -> PyResult<Option<usize>> {
+        let count: Option<usize> = self.read()?;
+        match count {
+            Some(0) => Err(raised(format!(
+                "`{}` cannot be 0; give 1 or more, or leave it out for the default",
+                self.name
+            ))),
+            _ => Ok(count),
+        }
+    }
+
+    /// A value by its name.
+    fn word<T: FromStr<Err: Display>>(&self) -> PyResult<T> {
+        parsed(&self.read::<String>()?)
+    }
 }
 
 /// Options for loading a model.
@@ -53,40 +125,40 @@ impl ModelOptions {
     pub(crate) fn read(given: Option<&Bound<'_, PyDict>>) -> PyResult<ModelOptions> {
         let mut read = ModelOptions::default();
         let ModelOptions { options, needs, threads } = &mut read;
-        for (name, value) in given.into_iter().flatten() {
-            let name: String = name.extract()?;
-            match name.as_str() {
+        for given in all(given)? {
+            match given.name.as_str() {
                 "ram" => {
-                    options.ram = match value.extract()? {
+                    options.ram = match given.read()? {
                         Amount::Bytes(bytes) => RamBudget::Bytes(bytes),
                         Amount::Words(words) => parsed(&words)?,
                     }
                 }
-                "resident" => options.resident = value.extract()?,
-                "context" => options.context = value.extract()?,
-                "threads" => *threads = value.extract()?,
-                "parallel" => needs.texts = value.extract::<usize>()?.max(1),
-                "logits" => needs.all_logits = value.extract()?,
-                "reserve" => needs.heap = bytes(&name, value.extract()?)?,
-                "kv" => options.kv = kv(&value.extract::<String>()?)?,
-                "activations" => options.activations = parsed(&value.extract::<String>()?)?,
-                "reader" => options.reader = parsed(&value.extract::<String>()?)?,
+                "resident" => options.resident = given.read()?,
+                "context" => options.context = given.count()?,
+                "threads" => *threads = given.count()?,
+                "parallel" => needs.texts = given.count()?.unwrap_or(1),
+                "logits" => needs.all_logits = given.read()?,
+                "reserve" => needs.heap = bytes(&given.name, given.read()?)?,
+                "kv" => options.kv = kv(&given.read::<String>()?)?,
+                "activations" => options.activations = given.word()?,
+                "reader" => options.reader = given.word()?,
                 "max_disk_rate" => {
-                    let rate: Option<Amount> = value.extract()?;
-                    options.max_disk_rate = rate.map(|rate| bytes(&name, rate)).transpose()?;
+                    let rate: Option<Amount> = given.read()?;
+                    options.max_disk_rate =
+                        rate.map(|rate| bytes(&given.name, rate)).transpose()?;
                 }
-                "proposals" => options.speculative = value.extract()?,
-                "policy" => options.streaming.policy = parsed(&value.extract::<String>()?)?,
-                "speculation" => options.streaming.speculation = value.extract()?,
+                "proposals" => options.speculative = given.read()?,
+                "policy" => options.streaming.policy = given.word()?,
+                "speculation" => options.streaming.speculation = given.read()?,
                 "draft" => {
-                    options.streaming.draft = match value.extract()? {
+                    options.streaming.draft = match given.read()? {
                         DraftOption::IsOn(true) => DraftChoice::Auto,
                         DraftOption::IsOn(false) => DraftChoice::Off,
                         DraftOption::File(file) => DraftChoice::File(file),
                     }
                 }
-                "warm_start" => options.streaming.warm_start = value.extract()?,
-                _ => return Err(unknown(&name)),
+                "warm_start" => options.streaming.warm_start = given.read()?,
+                name => return Err(unknown(name)),
             }
         }
         Ok(read)
@@ -102,32 +174,61 @@ impl ModelOptions {
     }
 }
 
-/// Options for a text.
+/// Options for a text of its own.
+#[derive(Default)]
+pub(crate) struct PyTextOptions {
+    pub(crate) generation: GenerationOptions,
+    /// True to record routes.
+    pub(crate) routes: bool,
+    /// True to record logits.
+    pub(crate) logits: bool,
+}
+
+impl PyTextOptions {
+    pub(crate) fn read(given: Option<&Bound<'_, PyDict>>) -> PyResult<PyTextOptions> {
+        let mut read = PyTextOptions::default();
+        for given in all(given)? {
+            match given.name.as_str() {
+                "routes" => read.routes = given.read()?,
+                "logits" => read.logits = given.read()?,
+                _ => read_sampling(&mut read.generation, &given)?,
+            }
+        }
+        Ok(read)
+    }
+}
+
+/// Options for each of several texts.
 pub(crate) fn generation(given: Option<&Bound<'_, PyDict>>) -> PyResult<GenerationOptions> {
     let mut options = GenerationOptions::default();
-    for (name, value) in given.into_iter().flatten() {
-        let name: String = name.extract()?;
-        match name.as_str() {
-            "temperature" => options.temperature = value.extract()?,
-            "top_k" => options.top_k = value.extract()?,
-            "top_p" => options.top_p = value.extract()?,
-            "min_p" => options.min_p = value.extract()?,
-            "repetition_penalty" => options.repetition_penalty = value.extract()?,
-            "presence_penalty" => options.presence_penalty = value.extract()?,
-            "frequency_penalty" => options.frequency_penalty = value.extract()?,
-            "seed" => options.seed = value.extract()?,
-            "max_new_tokens" => options.max_new_tokens = value.extract()?,
-            "stop" => {
-                options.stop = match value.extract::<String>() {
-                    Ok(one) => vec![one],
-                    Err(_) => value.extract()?,
-                }
-            }
-            "ignore_eos" => options.ignore_eos = value.extract()?,
-            _ => return Err(unknown(&name)),
-        }
+    for given in all(given)? {
+        read_sampling(&mut options, &given)?;
     }
     Ok(options)
+}
+
+fn read_sampling(options: &mut GenerationOptions, given: &Given<'_>) -> PyResult<()> {
+    match given.name.as_str() {
+        "temperature" => options.temperature = given.read()?,
+        "top_k" => options.top_k = given.read()?,
+        "top_p" => options.top_p = given.read()?,
+        "min_p" => options.min_p = given.read()?,
+        "repetition_penalty" => options.repetition_penalty = given.read()?,
+        "presence_penalty" => options.presence_penalty = given.read()?,
+        "frequency_penalty" => options.frequency_penalty = given.read()?,
+        "seed" => options.seed = given.read()?,
+        "max_new_tokens" => options.max_new_tokens = given.read()?,
+        "stop" => {
+            options.stop = match given.read()? {
+                None => Vec::new(),
+                Some(OneOrSeveral::One(string)) => vec![string],
+                Some(OneOrSeveral::Several(strings)) => strings,
+            }
+        }
+        "ignore_eos" => options.ignore_eos = given.read()?,
+        name => return Err(unknown(name)),
+    }
+    Ok(())
 }
 
 /// The messages of a conversation; the last asks for an answer.
@@ -135,10 +236,9 @@ pub(crate) fn messages(given: &Bound<'_, PyAny>) -> PyResult<Vec<Message>> {
     let mut messages = Vec::new();
     for message in given.try_iter()? {
         let message = message?;
-        let message = message.cast::<PyDict>()?;
-        let field = |name: &str| {
-            let value = message.get_item(name)?;
-            value.map(|value| value.extract::<Option<String>>()).transpose().map(Option::flatten)
+        let message = message.cast::<PyMapping>()?;
+        let field = |name: &str| -> PyResult<Option<String>> {
+            if message.contains(name)? { message.get_item(name)?.extract() } else { Ok(None) }
         };
         let needed = |name: &str| {
             field(name)?.ok_or_else(|| {

@@ -4,36 +4,27 @@ use sws::{Cancel, ModelSpec, Observer, Pass, Routed, SourceError};
 use sws_cache::Trace;
 use sws_cache::history::HistoryShape;
 
+use crate::arrays::LogitArray;
 use crate::score::Ranks;
 
-/// Observer that records what was asked for.
+/// Observer that records what was asked for: nothing by default.
+#[derive(Default)]
 pub(crate) struct Recorder {
-    cancel: Cancel,
+    /// Handle that ends its passes at the next layer.
+    pub(crate) cancel: Cancel,
     /// Index of each layer among those with experts; `None` for the others.
     places: Vec<Option<usize>>,
     /// Experts of the pass in progress, by layer.
     experts: Vec<Vec<u32>>,
     /// `None` if routes were not asked for, and in a model without experts.
     pub(crate) routes: Option<Trace>,
-    /// [rows, vocab]; `None` if logits were not asked for.
-    pub(crate) logits: Option<Vec<f32>>,
+    /// `None` if logits were not asked for.
+    pub(crate) logits: Option<LogitArray>,
     /// Probabilities of the tokens; `None` if they were not asked for.
     pub(crate) ranks: Option<Ranks>,
 }
 
 impl Recorder {
-    /// Records nothing yet. Its passes end at the next layer once they are cancelled.
-    pub(crate) fn new(cancel: &Cancel) -> Recorder {
-        Recorder {
-            cancel: cancel.clone(),
-            places: Vec::new(),
-            experts: Vec::new(),
-            routes: None,
-            logits: None,
-            ranks: None,
-        }
-    }
-
     /// Records routes, if the model has experts.
     pub(crate) fn with_routes(mut self, spec: &ModelSpec) -> Recorder {
         let mut layers = 0;
@@ -49,10 +40,14 @@ impl Recorder {
         self
     }
 
-    /// Records logits.
-    pub(crate) fn with_logits(mut self) -> Recorder {
-        self.logits = Some(Vec::new());
-        self
+    /// True if anything of a text is to be recorded.
+    pub(crate) fn records(&self) -> bool {
+        self.routes.is_some() || self.logits.is_some()
+    }
+
+    /// The sentence of an error of recording.
+    pub(crate) fn failure(&self) -> Option<&String> {
+        self.logits.as_ref()?.failure.as_ref()
     }
 }
 
@@ -76,7 +71,7 @@ impl Observer for Recorder {
 
     fn logits(&mut self, first: usize, logits: &[f32]) {
         if let Some(all) = &mut self.logits {
-            all.extend_from_slice(logits);
+            all.push(logits);
         }
         if let Some(ranks) = &mut self.ranks {
             ranks.take(first, logits);

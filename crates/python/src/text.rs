@@ -9,19 +9,23 @@ use serde_json::to_string;
 use sws::{Cancel, Counters, End, Gauge, Generate, Generated, LoadedModel, Metrics, Piece};
 use sws_cache::Trace;
 
+use crate::arrays::LogitArray;
 use crate::recorder::Recorder;
-use crate::worker::{ModelThread, PendingSteps, Step, StepRequests, lock};
+use crate::texts::end_name;
+use crate::worker::{ModelThread, PendingSteps, Process, Step, StepRequests, lock};
 use crate::{arrays, json, raised};
 
-/// The end of a text.
+/// The end of a text, with what was recorded until then.
 pub(crate) struct TextEnd {
     end: End,
+    /// The sentence of an error that ended it.
+    failure: Option<String>,
     /// Metrics of `sws run --json`, as JSON.
     details: String,
     /// Counters after the last pass.
     counters: Option<Counters>,
     routes: Option<Trace>,
-    logits: Option<Vec<f32>>,
+    logits: Option<LogitArray>,
 }
 
 type TextSteps = PendingSteps<Piece, TextEnd>;
@@ -33,12 +37,12 @@ pub(crate) struct PyText {
     steps: Mutex<Option<TextSteps>>,
     so_far: Mutex<SoFar>,
     cancel: Cancel,
+    process: Process,
     gauge: Option<Gauge>,
     /// Counters before the text.
     began: Option<Counters>,
     /// `None` if the text depends on no seed.
     seed: Option<u64>,
-    vocab: usize,
 }
 
 #[derive(Default)]
@@ -53,39 +57,57 @@ struct SoFar {
 pub(crate) struct TextFacts {
     pub(crate) gauge: Option<Gauge>,
     pub(crate) seed: Option<u64>,
-    pub(crate) vocab: usize,
 }
 
-/// Sends the pieces of a text as they are asked for, until it ends.
-pub(crate) fn follow(
-    mut generate: Generate<'_>,
+/// Sends the pieces of a text as they are asked for, until it ends. Returns its sentence, too, if it fails.
+pub(crate) fn follow<'m>(
+    generate: Generate<'m>,
+    recorder: &'m mut Recorder,
     asked: &StepRequests<Piece, TextEnd>,
-) -> sws::Result<Generated> {
+) -> (Generated, Option<String>) {
+    let generate = generate.cancelled_by(recorder.cancel.clone());
+    let mut generate = match recorder.records() {
+        true => generate.observed_by(recorder),
+        false => generate,
+    };
     asked.begun();
-    while asked.is_wanted() {
+    let mut failure = None;
+    while failure.is_none() && asked.is_wanted() {
         match generate.next() {
-            Some(piece) => asked.item(piece?),
+            Some(Ok(piece)) => asked.item(piece),
+            Some(Err(error)) => failure = Some(error.to_string()),
             None => break,
         }
     }
-    Ok(generate.finish())
+    (generate.finish(), failure)
 }
 
 impl TextEnd {
     /// The end of a text, with what was recorded of it.
-    pub(crate) fn of(model: &LoadedModel, made: &Generated, recorder: Recorder) -> TextEnd {
+    pub(crate) fn of(
+        model: &LoadedModel,
+        (made, failure): (Generated, Option<String>),
+        recorder: Recorder,
+    ) -> TextEnd {
+        let failure = failure.or_else(|| recorder.failure().cloned());
         let Recorder { mut routes, logits, .. } = recorder;
         if let Some(routes) = &mut routes {
             routes.end_sequence();
         }
         TextEnd {
             end: made.end,
+            failure,
             // Numbers, names and lists have a form in JSON.
-            details: to_string(&model.metrics(made)).unwrap_or_default(),
+            details: to_string(&model.metrics(&made)).unwrap_or_default(),
             counters: model.gauge().map(|gauge| gauge.read()),
             routes,
             logits,
         }
+    }
+
+    /// Refuses a text that has failed, with its sentence.
+    fn check(&self) -> PyResult<()> {
+        self.failure.as_ref().map_or(Ok(()), |sentence| Err(raised(sentence)))
     }
 }
 
@@ -100,18 +122,22 @@ impl PyText {
         + 'static,
     ) -> PyResult<PyText> {
         let steps = worker.begin(&cancel, work)?;
-        let TextFacts { gauge, seed, vocab } = facts;
+        let TextFacts { gauge, seed } = facts;
         let began = gauge.as_ref().map(Gauge::read);
         let (steps, so_far) = (Mutex::new(Some(steps)), Mutex::default());
-        Ok(PyText { steps, so_far, cancel, gauge, began, seed, vocab })
+        let process = worker.process();
+        Ok(PyText { steps, so_far, cancel, process, gauge, began, seed })
     }
 
     /// Takes a step. Returns the text of a piece; `None` if the text is over.
     fn advance(&self) -> PyResult<Option<String>> {
+        // Before the lock, which another thread may have held when the process forked.
+        self.process.check()?;
         let mut steps = lock(&self.steps);
-        let Some(running) = &*steps else { return Ok(None) };
-        let step = running.next();
-        match step {
+        let Some(running) = &*steps else {
+            return lock(&self.so_far).end.as_ref().map_or(Ok(()), TextEnd::check).map(|()| None);
+        };
+        match running.next() {
             Ok(step) => match self.absorb(step) {
                 Some(Ok(text)) => Ok(Some(text)),
                 over => {
@@ -149,8 +175,9 @@ impl PyText {
                 Some(Ok(text))
             }
             Step::Over(end) => {
+                let failed = end.check().err();
                 so_far.end = Some(end);
-                None
+                failed.map(Err)
             }
             Step::Failed(sentence) => Some(Err(raised(sentence))),
         }
@@ -161,6 +188,7 @@ impl PyText {
         let so_far = lock(&self.so_far);
         let end =
             so_far.end.as_ref().ok_or_else(|| PyValueError::new_err("the text is not over"))?;
+        end.check()?;
         of(end).ok_or_else(|| {
             PyValueError::new_err(format!(
                 "nothing of this was recorded; ask for it with {option}=True"
@@ -192,8 +220,11 @@ impl PyText {
         self.cancel.cancel();
     }
 
-    /// Ends the text, and waits until the model can continue another.
+    /// Ends the text, and waits until the model can continue another. A fork leaves it to its parent.
     fn close(&self, py: Python<'_>) {
+        if !self.process.is_this() {
+            return;
+        }
         self.cancel.cancel();
         py.detach(|| {
             let mut steps = lock(&self.steps);
@@ -241,7 +272,10 @@ impl PyText {
     #[getter]
     fn end(&self) -> Option<String> {
         let so_far = lock(&self.so_far);
-        so_far.end.as_ref().map(|end| crate::texts::end_name(end.end))
+        so_far.end.as_ref().map(|end| match end.failure {
+            Some(_) => "failed".to_owned(),
+            None => end_name(end.end),
+        })
     }
 
     /// The cost so far.
@@ -269,11 +303,11 @@ impl PyText {
         arrays::routes(py, &routes)
     }
 
-    /// The logits from which each token was chosen.
+    /// The logits from which each token was chosen. It is the same memory each time.
     #[getter]
     fn logits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let logits = self.recorded(|end| end.logits.clone(), "logits")?;
-        arrays::logits(py, &logits, self.vocab)
+        let share = |end: &TextEnd| end.logits.as_ref().map(|logits| logits.share(py));
+        self.recorded(share, "logits")?.array(py)
     }
 
     /// The routes as the contents of a file for `sws replay`.

@@ -3,10 +3,11 @@
 use std::sync::{Arc, Mutex};
 
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use sws::{Cancel, End, Generated, LoadedModel, Request};
 
 use crate::raised;
-use crate::worker::{ModelThread, PendingSteps, Step, lock};
+use crate::worker::{ModelThread, PendingSteps, Process, Step, lock};
 
 /// A text that is over, with its number among the prompts.
 #[pyclass(frozen, get_all, name = "Generated", module = "sws")]
@@ -14,6 +15,8 @@ pub(crate) struct PyGenerated {
     number: usize,
     text: String,
     tokens: Vec<u32>,
+    /// `None` if the text depends on no seed.
+    seed: Option<u64>,
     /// The reason of its end.
     end: String,
 }
@@ -25,11 +28,19 @@ type TextsSteps = PendingSteps<(usize, Result<Generated, String>), ()>;
 pub(crate) struct PyTexts {
     /// `None` once all texts are over. Locked without the lock of the interpreter.
     steps: Mutex<Option<TextsSteps>>,
+    /// The seed of each.
+    seeds: Vec<Option<u64>>,
+    cancel: Cancel,
+    process: Process,
 }
 
 impl PyTexts {
     /// Begins the texts. Called without the lock of the interpreter.
-    pub(crate) fn begin(worker: &Arc<ModelThread>, requests: Vec<Request>) -> PyResult<PyTexts> {
+    pub(crate) fn begin(
+        worker: &Arc<ModelThread>,
+        requests: Vec<Request>,
+        seeds: Vec<Option<u64>>,
+    ) -> PyResult<PyTexts> {
         let cancel = Cancel::new();
         let cancelled = cancel.clone();
         let steps = worker.begin(&cancel, move |model: &mut LoadedModel, asked| {
@@ -44,16 +55,20 @@ impl PyTexts {
             texts.for_each(drop);
             Ok(())
         })?;
-        Ok(PyTexts { steps: Mutex::new(Some(steps)) })
+        let (steps, process) = (Mutex::new(Some(steps)), worker.process());
+        Ok(PyTexts { steps, seeds, cancel, process })
     }
 
     fn advance(&self) -> PyResult<Option<PyGenerated>> {
+        // Before the lock, which another thread may have held when the process forked.
+        self.process.check()?;
         let mut steps = lock(&self.steps);
         let Some(running) = &*steps else { return Ok(None) };
         match running.next() {
             Ok(Step::Item((number, Ok(made)))) => {
                 let Generated { text, tokens, end, .. } = made;
-                Ok(Some(PyGenerated { number, text, tokens, end: end_name(end) }))
+                let seed = self.seeds.get(number).copied().flatten();
+                Ok(Some(PyGenerated { number, text, tokens, seed, end: end_name(end) }))
             }
             // The others go on, and are read by further calls.
             Ok(Step::Item((number, Err(sentence)))) => {
@@ -83,6 +98,23 @@ impl PyTexts {
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<PyGenerated>> {
         py.detach(|| self.advance())
+    }
+
+    /// Ends all texts, so that the model can continue others. A fork leaves them to its parent.
+    fn close(&self, py: Python<'_>) {
+        if self.process.is_this() {
+            self.cancel.cancel();
+            py.detach(|| drop(lock(&self.steps).take()));
+        }
+    }
+
+    fn __enter__(texts: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        texts
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) {
+        self.close(py);
     }
 }
 

@@ -1,11 +1,11 @@
 //! A loaded model on a thread of its own, which does the work that Python's threads ask for.
 //!
-//! Functions here are called without the lock of the interpreter, and take it only to see signals.
+//! Functions here are called without the lock of the interpreter, and take it only for a moment, to see signals.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{JoinHandle, ThreadId};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -22,21 +22,72 @@ const FORKED: &str =
     "the model was opened by another process, of which this one is a fork; open it again here";
 const BUSY: &str = "a text of this model is not over, and a model continues one at a time; read it to its end, or close it";
 
-type ModelWork = Box<dyn FnOnce(&mut LoadedModel) + Send>;
+/// Work of the model's thread, and the handle that cancels it.
+struct ModelJob {
+    cancel: Cancel,
+    work: Box<dyn FnOnce(&mut LoadedModel) + Send>,
+}
 
 /// A loaded model on a thread of its own. Work is done in the order in which it is asked for.
 pub(crate) struct ModelThread {
     /// `None` once the model is closed.
-    jobs: Mutex<Option<Sender<ModelWork>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-    /// True once the model is closed: texts in progress end.
-    closing: Arc<AtomicBool>,
-    /// The process that has the thread.
-    process: u32,
+    jobs: Mutex<Option<Sender<ModelJob>>>,
+    closing: Arc<Closing>,
+    /// Disconnected once the thread has freed the model.
+    freed: Mutex<Receiver<()>>,
+    process: Process,
     /// The caller's thread whose steps have not ended, and their number.
     stepping: Mutex<Option<(ThreadId, u64)>>,
     /// Number of the last steps.
     last: Mutex<u64>,
+}
+
+/// A process that has threads, which its forks have not.
+#[derive(Clone, Copy)]
+pub(crate) struct Process(u32);
+
+impl Process {
+    fn this() -> Process {
+        Process(std::process::id())
+    }
+
+    pub(crate) fn is_this(self) -> bool {
+        self.0 == std::process::id()
+    }
+
+    /// Refuses a fork, which no thread would answer.
+    pub(crate) fn check(self) -> PyResult<()> {
+        if self.is_this() { Ok(()) } else { Err(raised(FORKED)) }
+    }
+}
+
+/// The end of a model, of which its thread hears.
+#[derive(Default)]
+struct Closing {
+    is_closing: AtomicBool,
+    /// Handle of the work in progress, or of the last.
+    running: Mutex<Option<Cancel>>,
+}
+
+impl Closing {
+    fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Relaxed)
+    }
+
+    /// Notes work that is about to begin. Returns false if none may any more.
+    fn begins(&self, cancel: &Cancel) -> bool {
+        let mut running = lock(&self.running);
+        *running = Some(cancel.clone());
+        !self.is_closing()
+    }
+
+    /// Cancels the work in progress, and lets no other begin.
+    fn close(&self) {
+        self.is_closing.store(true, Ordering::Relaxed);
+        if let Some(running) = &*lock(&self.running) {
+            running.cancel();
+        }
+    }
 }
 
 impl ModelThread {
@@ -46,9 +97,14 @@ impl ModelThread {
         open: impl FnOnce() -> sws::Result<LoadedModel> + Send + 'static,
         facts: impl FnOnce(&mut LoadedModel) -> sws::Result<T> + Send + 'static,
     ) -> PyResult<(ModelThread, T)> {
-        let (jobs, work) = channel::<ModelWork>();
+        let (jobs, work) = channel::<ModelJob>();
         let (reply, answer) = channel();
+        let (frees, freed) = channel();
+        let closing = Arc::new(Closing::default());
+        let thread_closing = Arc::clone(&closing);
         let run = move || {
+            // Dropped after the model.
+            let _frees: Sender<()> = frees;
             let opened = open().and_then(|mut model| {
                 let facts = facts(&mut model)?;
                 Ok((model, facts))
@@ -63,22 +119,32 @@ impl ModelThread {
                     return;
                 }
             };
-            work.into_iter().for_each(|job| job(&mut model));
+            for ModelJob { cancel, work } in work {
+                if !thread_closing.begins(&cancel) {
+                    break;
+                }
+                work(&mut model);
+            }
         };
         let thread = std::thread::Builder::new().name("sws-model".to_owned()).spawn(run);
-        let thread = thread.map_err(|e| {
+        thread.map_err(|e| {
             raised(format!("no thread can be started for the model: {e}; raise `ulimit -u`"))
         })?;
-        let facts = wait(&answer, cancel)?.map_err(raised)?;
+        let facts = wait(&answer, cancel, &closing)?.map_err(raised)?;
         let worker = ModelThread {
             jobs: Mutex::new(Some(jobs)),
-            thread: Mutex::new(Some(thread)),
-            closing: Arc::default(),
-            process: std::process::id(),
+            closing,
+            freed: Mutex::new(freed),
+            process: Process::this(),
             stepping: Mutex::default(),
             last: Mutex::default(),
         };
         Ok((worker, facts))
+    }
+
+    /// The process that has the thread.
+    pub(crate) fn process(&self) -> Process {
+        self.process
     }
 
     /// Does work and waits for its result.
@@ -89,13 +155,14 @@ impl ModelThread {
     ) -> PyResult<T> {
         let (reply, answer) = channel();
         let cancelled = cancel.clone();
-        self.send(Box::new(move |model| {
+        self.send(cancel, move |model| {
             // Nobody waits any more for what was cancelled before it began.
             if !cancelled.is_cancelled() {
                 let _ = reply.send(work(model).map_err(|error| error.to_string()));
             }
-        }))?;
-        wait(&answer, cancel)?.map_err(raised)
+        })?;
+        wait(&answer, cancel, &self.closing)?
+            .map_err(|sentence| raised(if self.closing.is_closing() { CLOSED } else { &sentence }))
     }
 
     /// Begins work that goes on by steps, each as it is asked for.
@@ -108,15 +175,15 @@ impl ModelThread {
         let (reply, steps) = channel();
         let cancelled = cancel.clone();
         let closing = Arc::clone(&self.closing);
-        self.send(Box::new(move |model| {
+        self.send(cancel, move |model| {
             let asked = StepRequests { asks: asked, reply, closing };
             if !cancelled.is_cancelled() {
                 let ended = work(model, &asked);
                 let last = ended.map_or_else(|e| Step::Failed(e.to_string()), Step::Over);
                 let _ = asked.reply.send(last);
             }
-        }))?;
-        match wait(&steps, cancel)? {
+        })?;
+        match wait(&steps, cancel, &self.closing)? {
             Step::Failed(sentence) => return Err(raised(sentence)),
             Step::Begun | Step::Item(_) | Step::Over(_) => {}
         }
@@ -129,25 +196,41 @@ impl ModelThread {
         Ok(PendingSteps { asks, steps, worker: Arc::clone(self), number, cancel: cancel.clone() })
     }
 
-    /// Ends texts in progress and the thread, and frees the model.
-    pub(crate) fn close(&self) {
-        self.closing.store(true, Ordering::Relaxed);
-        drop(lock(&self.jobs).take());
-        let thread = lock(&self.thread).take();
-        // A fork has no such thread.
-        if let Some(thread) = thread.filter(|_| self.process == std::process::id()) {
-            let _ = thread.join();
+    /// Cancels work in progress, begins none of what waits, and frees the model. A signal is raised at once,
+    /// and the model is then freed in the background.
+    pub(crate) fn close(&self) -> PyResult<()> {
+        if !self.process.is_this() {
+            return Ok(());
         }
+        self.begin_to_close();
+        while !self.is_freed() {
+            Python::attach(|py| py.check_signals())?;
+        }
+        Ok(())
     }
 
-    fn send(&self, job: ModelWork) -> PyResult<()> {
-        if self.process != std::process::id() {
-            return Err(raised(FORKED));
-        }
+    fn begin_to_close(&self) {
+        self.closing.close();
+        drop(lock(&self.jobs).take());
+    }
+
+    /// Waits a moment for the model to be freed.
+    fn is_freed(&self) -> bool {
+        let freed = lock(&self.freed).recv_timeout(PATIENCE);
+        matches!(freed, Err(RecvTimeoutError::Disconnected))
+    }
+
+    fn send(
+        &self,
+        cancel: &Cancel,
+        work: impl FnOnce(&mut LoadedModel) + Send + 'static,
+    ) -> PyResult<()> {
+        self.process.check()?;
         // The work of this thread would wait for itself.
         if lock(&self.stepping).is_some_and(|(thread, _)| thread == std::thread::current().id()) {
             return Err(raised(BUSY));
         }
+        let job = ModelJob { cancel: cancel.clone(), work: Box::new(work) };
         match &*lock(&self.jobs) {
             Some(jobs) => jobs.send(job).map_err(|_| raised(GONE)),
             None => Err(raised(CLOSED)),
@@ -156,8 +239,17 @@ impl ModelThread {
 }
 
 impl Drop for ModelThread {
+    /// Waits for the thread without the lock of the interpreter, which the thread takes to record logits and
+    /// the caller may hold.
     fn drop(&mut self) {
-        self.close();
+        if !self.process.is_this() {
+            return;
+        }
+        self.begin_to_close();
+        let wait = || while !self.is_freed() {};
+        if Python::try_attach(|py| py.detach(wait)).is_none() {
+            wait();
+        }
     }
 }
 
@@ -177,7 +269,7 @@ pub(crate) enum Step<I, O> {
 pub(crate) struct StepRequests<I, O> {
     asks: Receiver<()>,
     reply: Sender<Step<I, O>>,
-    closing: Arc<AtomicBool>,
+    closing: Arc<Closing>,
 }
 
 impl<I, O> StepRequests<I, O> {
@@ -188,7 +280,7 @@ impl<I, O> StepRequests<I, O> {
 
     /// Waits until the next step is asked for. Returns false if none ever will be.
     pub(crate) fn is_wanted(&self) -> bool {
-        while !self.closing.load(Ordering::Relaxed) {
+        while !self.closing.is_closing() {
             match self.asks.recv_timeout(PATIENCE) {
                 Ok(()) => return true,
                 Err(RecvTimeoutError::Disconnected) => return false,
@@ -218,7 +310,7 @@ impl<I, O> PendingSteps<I, O> {
     /// [taken](Self::take).
     pub(crate) fn next(&self) -> PyResult<Step<I, O>> {
         self.ask();
-        wait(&self.steps, &self.cancel)
+        wait(&self.steps, &self.cancel, &self.worker.closing)
     }
 
     /// Asks for a step.
@@ -244,11 +336,13 @@ impl<I, O> Drop for PendingSteps<I, O> {
 
 /// Waits for an answer. A signal that Python handles, such as that of Ctrl-C, cancels the work, and is
 /// raised.
-fn wait<T>(answers: &Receiver<T>, cancel: &Cancel) -> PyResult<T> {
+fn wait<T>(answers: &Receiver<T>, cancel: &Cancel, closing: &Closing) -> PyResult<T> {
     loop {
         match answers.recv_timeout(PATIENCE) {
             Ok(answer) => return Ok(answer),
-            Err(RecvTimeoutError::Disconnected) => return Err(raised(GONE)),
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(raised(if closing.is_closing() { CLOSED } else { GONE }));
+            }
             Err(RecvTimeoutError::Timeout) => {
                 if let Err(signal) = Python::attach(|py| py.check_signals()) {
                     cancel.cancel();

@@ -2,9 +2,11 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 from pathlib import Path
 
@@ -55,6 +57,25 @@ class Chats(unittest.TestCase):
         alone.read()
         self.assertEqual(text.tokens, alone.tokens)
 
+    def test_messages_are_any_mappings(self):
+        asked = [types.MappingProxyType(message) for message in ASKED]
+        self.assertEqual(self.model.chat_prompt(asked), self.model.chat_prompt(ASKED))
+
+    def test_reasoning_is_switched_where_the_template_can(self):
+        for call in (self.model.chat, self.model.chat_prompt):
+            for think in (True, False):
+                with self.assertRaisesRegex(sws.Error, "no switch for reasoning"):
+                    call(ASKED, think=think)
+        with tempfile.TemporaryDirectory() as temp:
+            path = Path(temp, "tiny")
+            tiny.make(path)
+            with (path / "chat_template.jinja").open("a") as template:
+                template.write("{% if enable_thinking is defined and not enable_thinking %}at once {% endif %}")
+            with sws.Model(path, ram="2GiB", context=128) as model:
+                prompt = model.chat_prompt(ASKED)
+                self.assertEqual(model.chat_prompt(ASKED, think=False), prompt + "at once ")
+                self.assertEqual(model.chat_prompt(ASKED, think=True), prompt)
+
     @needs("lm_eval")
     def test_the_harness_runs_in_process(self):
         from lm_eval.api.instance import Instance
@@ -78,6 +99,39 @@ class Chats(unittest.TestCase):
         asked = [Instance("generate_until", {}, (text, settings), n) for n, text in enumerate(["where", "who"])]
         alone = [self.model.generate(text, temperature=0, max_new_tokens=3, stop="STOP").read() for text in ("where", "who")]
         self.assertEqual(harness.generate_until(asked), alone)
+
+    @needs("lm_eval")
+    def test_the_harness_passes_settings_or_refuses_them(self):
+        from lm_eval.api.instance import Instance
+        from sws.lm_eval import SwsLM
+
+        harness = SwsLM(self.model)
+
+        def texts(settings):
+            return harness.generate_until([Instance("generate_until", {}, ("where", settings), 0)])
+
+        sampled = {"temperature": 2.0, "top_p": 0.9, "top_k": 30, "min_p": 0.01, "repetition_penalty": 1.5, "seed": 5}
+        alone = self.model.generate("where", max_new_tokens=4, **sampled).read()
+        # The settings count.
+        self.assertNotEqual(alone, self.model.generate("where", max_new_tokens=4, temperature=2.0, seed=5).read())
+        for limit in ("max_gen_toks", "max_new_tokens"):
+            self.assertEqual(texts({**sampled, limit: 4, "do_sample": True, "until": None}), [alone])
+        greedy = self.model.generate("where", max_new_tokens=4, temperature=0).read()
+        self.assertEqual(texts({"max_gen_toks": 4, "do_sample": False, "temperature": 2.0, "top_p": 0.9}), [greedy])
+        with self.assertRaisesRegex(sws.Error, "`num_beams`"):
+            texts({"max_gen_toks": 4, "num_beams": 4})
+        for most in (128, 500):
+            with self.assertRaisesRegex(sws.Error, f"{most} new tokens leave no room .* context of 128"):
+                texts({"max_gen_toks": most})
+        self.assertEqual(len(harness._fitting("where " * 40, 120)), 8)
+
+        def ends(begin, stops):
+            harness.model = types.SimpleNamespace(name="m", encode=lambda _: begin, stop_tokens=stops)
+            return harness.prefix_token_id
+
+        self.assertEqual((ends([7], []), ends([7, 8], [9]), ends([], [9, 10])), (7, 7, 9))
+        with self.assertRaisesRegex(sws.Error, "no stop token"):
+            ends([], [])
 
     @needs("lm_eval", "datasets")
     def test_the_harness_evaluates_a_task(self):
@@ -129,6 +183,16 @@ class Package(unittest.TestCase):
     def test_the_example_tells_a_tale(self):
         shown = subprocess.check_output([sys.executable, EXAMPLES / "tale.py", "--ram", "160MiB"], text=True)
         self.assertRegex(shown, r"The wolf(.|\n)+tok/s, \d+ hits, \d+ misses")
+
+    @unittest.skipIf("WHEEL" not in os.environ, "WHEEL names no wheel")
+    def test_the_demo_is_found_beside_a_module_installed_elsewhere(self):
+        with tempfile.TemporaryDirectory() as temp:
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+            subprocess.check_call([*pip, "--target", temp, os.environ["WHEEL"]])
+            where = {**os.environ, "PYTHONPATH": temp}
+            demo = subprocess.check_output([sys.executable, "-c", "import sws; print(sws.DEMO)"], text=True, env=where)
+            self.assertTrue(Path(demo.strip(), "manifest.json").is_relative_to(Path(temp).resolve()), demo)
+            self.assertTrue(Path(demo.strip(), "manifest.json").exists(), demo)
 
     @needs("mypy")
     def test_stubs_agree_with_the_module(self):

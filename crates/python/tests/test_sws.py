@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,7 +28,7 @@ def command(*arguments: str) -> str:
 class Texts(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.model = sws.Model(sws.DEMO, ram=RAM, logits=True, parallel=2)
+        cls.model = sws.Model(sws.DEMO, ram=RAM, logits=True, parallel=2, reserve="4MB")
 
     @classmethod
     def tearDownClass(cls):
@@ -58,6 +59,18 @@ class Texts(unittest.TestCase):
         for made in self.model.generate_all(prompts, seed=3, max_new_tokens=12):
             together[made.number] = made.text
         self.assertEqual(together, alone)
+
+    def test_texts_without_a_seed_have_seeds_of_their_own(self):
+        made = list(self.model.generate_all([PROMPT] * 3, temperature=1.0, max_new_tokens=12))
+        self.assertEqual(len({text.seed for text in made}), 3)
+        self.assertGreater(len({text.text for text in made}), 1)
+        for text in made:
+            again = self.model.generate(PROMPT, temperature=1.0, max_new_tokens=12, seed=text.seed)
+            self.assertEqual(again.read(), text.text)
+        given = self.model.generate_all([PROMPT] * 2, temperature=1.0, max_new_tokens=2, seed=3)
+        self.assertEqual([text.seed for text in given], [3, 3])
+        greedy = self.model.generate_all([PROMPT], temperature=0, max_new_tokens=2)
+        self.assertEqual([text.seed for text in greedy], [None])
 
     def test_an_error_of_one_text_leaves_the_others(self):
         texts = self.model.generate_all([[1], [self.model.vocab], [2]], seed=1, max_new_tokens=2)
@@ -166,12 +179,29 @@ class Errors(unittest.TestCase):
 
     def test_options_have_names_and_types(self):
         self.refused(TypeError, "no option `rum`", sws.Model, sws.DEMO, rum="1GiB")
-        self.refused(TypeError, "", sws.Model, sws.DEMO, threads="many")
+        for options in (
+            {"threads": "many"},
+            {"threads": 0},
+            {"threads": -1},
+            {"parallel": 0},
+            {"context": 0},
+            {"ram": None},
+            {"draft": 5},
+            {"reserve": 1.5},
+        ):
+            [name] = options
+            self.refused(sws.Error, f"`{name}` cannot be [^\\n]+; [^\\n]+$", sws.Model, sws.DEMO, **options)
         with sws.Model(sws.DEMO, ram=RAM) as model:
             self.refused(TypeError, "no option `heat`", model.generate, PROMPT, heat=1)
-            self.refused(TypeError, "", model.generate, 5)
+            for text in (5, b"The wolf", bytearray(b"The wolf"), [-1], ["The wolf"]):
+                self.refused(TypeError, "a str or a list of tokens: ", model.generate, text)
+            for options in ({"seed": -1}, {"temperature": "hot"}, {"stop": 5}, {"stop": ["a", 5]}, {"logits": "all"}):
+                [name] = options
+                self.refused(sws.Error, f"`{name}` cannot be [^\\n]+; [^\\n]+$", model.generate, PROMPT, **options)
+            self.assertTrue(model.generate(PROMPT, stop=None, max_new_tokens=1).read())
             self.refused(sws.Error, "temperature", model.generate, PROMPT, temperature=-1)
             self.refused(sws.Error, "logits=True", model.forward, PROMPT)
+            self.refused(sws.Error, "reserve", model.generate, PROMPT, logits=True)
             self.refused(sws.Error, "chat template", model.chat, [{"role": "user", "content": "where"}])
             self.refused(ValueError, "one of the user", model.chat, [])
             self.refused(ValueError, "lacks `content`", model.chat, [{"role": "user"}])
@@ -179,10 +209,51 @@ class Errors(unittest.TestCase):
             # No refusal has kept the model from continuing.
             self.assertTrue(model.generate(PROMPT, max_new_tokens=1).read())
 
+    def test_logits_beyond_the_reserve_are_refused(self):
+        with sws.Model(sws.DEMO, ram=RAM, logits=True, reserve=5 * 4 * 4096) as model:
+            self.assertEqual(model.forward([5] * 5)[0].shape, (5, model.vocab))
+            self.refused(sws.Error, f"reserve={6 * 4 * 4096}$", model.forward, [5] * 6)
+            self.refused(sws.Error, "of 6 tokens", model.generate, PROMPT, max_new_tokens=6, logits=True)
+            text = model.generate(PROMPT, max_new_tokens=5, logits=True, ignore_eos=True)
+            text.read()
+            self.assertEqual(text.logits.shape, (5, model.vocab))
+            # Scores need no arrays.
+            self.assertEqual(len(model.score([5] * 9)), 8)
+
     def test_a_prompt_that_cannot_be_continued_is_refused_at_once(self):
         with sws.Model(sws.DEMO, ram=RAM, context=8) as model:
             self.refused(sws.Error, "8", model.generate, list(range(9)))
             self.refused(sws.Error, "token", model.generate([]).read)
+
+
+def overwrite(files: dict[Path, bytes]):
+    """Writes in place, as damage does."""
+    for path, data in files.items():
+        with path.open("r+b") as file:
+            file.write(data)
+
+
+class Failures(unittest.TestCase):
+    def test_a_text_that_fails_keeps_its_sentence_and_cost(self):
+        with tempfile.TemporaryDirectory() as temp:
+            path = shutil.copytree(sws.DEMO, Path(temp, "tale"))
+            with sws.Model(path, ram="min") as model:
+                text = model.generate(PROMPT, seed=7, max_new_tokens=50, routes=True)
+                next(text)
+                kept = {file: file.read_bytes() for file in path.glob("layer_*/expert_*")}
+                self.assertTrue(kept)
+                overwrite({path: bytes(len(data)) for path, data in kept.items()})
+                # The next call says so, too.
+                for call in (text.read, lambda: next(text), lambda: text.routes):
+                    with self.assertRaisesRegex(sws.Error, "checksum"):
+                        call()
+                self.assertEqual(text.end, "failed")
+                tokens, cost = text.tokens, text.metrics.tokens
+                overwrite(kept)
+                again = model.generate(PROMPT, seed=7, max_new_tokens=50)
+                again.read()
+                self.assertEqual(again.tokens[: len(tokens)], tokens)
+                self.assertEqual(text.metrics.tokens, cost)
 
 
 class Lives(unittest.TestCase):
@@ -197,6 +268,27 @@ class Lives(unittest.TestCase):
         with self.assertRaisesRegex(sws.Error, "closed"):
             model.generate(PROMPT)
         model.close()
+
+    def test_closing_cancels_work_and_begins_none(self):
+        model = sws.Model(sws.DEMO, ram=RAM, logits=True)
+        tokens = (model.encode("The wolf ") * 2000)[: model.context - 8]
+        errors = []
+
+        def score():
+            try:
+                model.score(tokens)
+            except sws.Error as error:
+                errors.append(str(error))
+
+        threads = [threading.Thread(target=score) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        model.close()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(errors), 4)
+        for sentence in errors:
+            self.assertRegex(sentence, "closed")
 
     def test_a_text_keeps_its_model(self):
         text = sws.Model(sws.DEMO, ram=RAM).generate(PROMPT, seed=7, max_new_tokens=5)
@@ -227,6 +319,18 @@ class Lives(unittest.TestCase):
             for piece in model.generate(PROMPT, seed=7):
                 break
             # The loop has dropped its text.
+            self.assertTrue(model.generate(PROMPT, max_new_tokens=1).read())
+
+    def test_texts_are_closed(self):
+        with sws.Model(sws.DEMO, ram=RAM) as model:
+            texts = model.generate_all([PROMPT] * 3, seed=7, max_new_tokens=5)
+            self.assertEqual(next(texts).end, "length")
+            with self.assertRaisesRegex(sws.Error, "close it"):
+                model.generate(PROMPT)
+            texts.close()
+            self.assertEqual([*texts], [])
+            with model.generate_all([PROMPT], ignore_eos=True, max_new_tokens=100_000):
+                pass
             self.assertTrue(model.generate(PROMPT, max_new_tokens=1).read())
 
     def test_threads_wait_for_one_another(self):
@@ -282,16 +386,35 @@ class Lives(unittest.TestCase):
             self.assertTrue(model.generate(PROMPT, max_new_tokens=1).read())
 
     def test_a_fork_is_told_to_open_the_model_itself(self):
-        with sws.Model(sws.DEMO, ram=RAM) as model:
+        def fork(model, begun) -> int:
             child = os.fork()
             if child == 0:
-                try:
-                    model.generate(PROMPT)
-                except sws.Error as error:
-                    os._exit(7 if "fork" in str(error) else 8)
-                os._exit(9)
-            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 7)
-            self.assertTrue(model.generate(PROMPT, max_new_tokens=1).read())
+                # Ends a child that waits for a thread of its parent.
+                signal.alarm(60)
+                told = 0
+                calls = [lambda: model.generate(PROMPT), lambda: next(begun)]
+                calls += [begun.read] if isinstance(begun, sws.Text) else []
+                for call in calls:
+                    try:
+                        call()
+                    except sws.Error as error:
+                        told += "fork" in str(error)
+                with model, begun:
+                    pass
+                os._exit(told)
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+        with sws.Model(sws.DEMO, ram=RAM) as model:
+            text = model.generate(PROMPT, seed=7, max_new_tokens=5)
+            first = next(text)
+            self.assertEqual(fork(model, text), 3)
+            # The parent goes on.
+            self.assertTrue(text.read().startswith(first))
+            self.assertEqual(text.end, "length")
+            texts = model.generate_all([PROMPT] * 2, seed=7, max_new_tokens=5)
+            next(texts)
+            self.assertEqual(fork(model, texts), 2)
+            self.assertEqual([made.text for made in texts], [text.text])
 
 
 class Plans(unittest.TestCase):
@@ -307,16 +430,21 @@ class Plans(unittest.TestCase):
         self.assertGreater(planned["smallest_budget"], told["smallest_budget"])
 
     def test_the_budget_holds(self):
-        """In a process of its own, whose peak is its own."""
-        told = f"""
+        """In processes of their own, whose peaks are their own."""
+        # 1,500 tokens of 4,096 logits.
+        forward = "kept = model.forward([5] * 1500)"
+        for options, work in [("", ""), (', logits=True, context=2048, reserve="26MB"', forward)]:
+            told = f"""
 import sws
-with sws.Model(sws.DEMO, ram="min") as model:
+with sws.Model(sws.DEMO, ram="min"{options}) as model:
+    {work}
     text = model.generate("The wolf", max_new_tokens=30)
     text.read()
     print(text.details["peak_rss_bytes"], text.details["ram_bytes"])
 """
-        peak, ram = map(int, subprocess.check_output([sys.executable, "-c", told], text=True).split())
-        self.assertLessEqual(peak, ram)
+            peak, ram = map(int, subprocess.check_output([sys.executable, "-c", told], text=True).split())
+            with self.subTest(work=work):
+                self.assertLessEqual(peak, ram)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,26 @@
 Names and defaults of options are those of the command `sws`. `__init__.pyi` describes all of them.
 """
 
-import sysconfig
+from importlib import metadata
 from pathlib import Path
 
 from sws._sws import Error, Generated, Metrics, Model, Rank, Text, Texts, __version__, plan
 
-# The bundled model, which tells tales.
-DEMO = str(Path(sysconfig.get_path("data"), "share", "sws", "shards", "tales-moe"))
+
+def _demo() -> str:
+    """The bundled model, which tells tales, where pip has put it."""
+    manifest = Path("share", "sws", "shards", "tales-moe", "manifest.json")
+    try:
+        installed = metadata.files("sws") or []
+    except metadata.PackageNotFoundError:
+        installed = []
+    found = [Path(file.locate()).resolve() for file in installed if file.parts[-5:] == manifest.parts]
+    # `pip install --target` moves it beside the module, and notes another place.
+    found.append(Path(__file__).resolve().parents[1] / manifest)
+    return str(next((file for file in found if file.exists()), found[0]).parent)
+
+
+DEMO = _demo()
 
 __all__ = [
     "DEMO",

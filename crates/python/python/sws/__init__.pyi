@@ -16,6 +16,7 @@ __version__: str
 __all__ = ["DEMO", "Error", "Generated", "Metrics", "Model", "Rank", "Text", "Texts", "__version__", "plan"]
 
 _End = Literal["stop_token", "stop_string", "complete", "repeats", "length", "context", "interrupted"]
+_TextEnd = Literal[_End, "failed"]
 
 class Error(Exception):
     """A model that cannot be opened, loaded or run: one sentence that names the problem and the remedy."""
@@ -34,7 +35,7 @@ class _ModelOptions(TypedDict, total=False):
     logits: bool
     """Plans memory for the logits of all positions, which forward and score need."""
     reserve: str | int
-    """Memory that this program takes later, within ram."""
+    """Memory that this program takes later, within ram; arrays of logits need 4 bytes a number."""
     kv: Literal["f32", "bf16", "q8"]
     """Precision of the KV cache; bf16 and q8 are lossy."""
     activations: Literal["f32", "int8"]
@@ -48,7 +49,7 @@ class _ModelOptions(TypedDict, total=False):
     """Cache policy that evicts experts."""
     speculation: bool
     """Prefetches experts before a router has chosen them."""
-    draft: str | bool
+    draft: str | PathLike[str] | bool
     """Draft file, or False for none."""
     warm_start: bool
     """Keeps statistics of the use of experts from one run to the next."""
@@ -64,7 +65,7 @@ class _Sampling(TypedDict, total=False):
     seed: int | None
     """The same seed gives the same text on every machine."""
     max_new_tokens: int | None
-    stop: str | Sequence[str]
+    stop: str | Sequence[str] | None
     """Strings before which the text ends."""
     ignore_eos: bool
 
@@ -72,7 +73,7 @@ class _TextOptions(_Sampling, total=False):
     routes: bool
     """Records the experts of each token, for Text.routes and Text.trace."""
     logits: bool
-    """Records the logits from which tokens are chosen, for Text.logits."""
+    """Records the logits from which tokens are chosen, for Text.logits; max_new_tokens of them fit in reserve."""
 
 @final
 class Model:
@@ -88,13 +89,19 @@ class Model:
     def chat(
         self, messages: Iterable[Mapping[str, str]], *, think: bool | None = None, **options: Unpack[_TextOptions]
     ) -> Text:
-        """Answers the last of the messages, each with `role` and `content`."""
+        """Answers the last of the messages, each with `role` and `content`.
+
+        Some chat templates have a switch for reasoning; others refuse `think`.
+        """
     def chat_prompt(self, messages: Iterable[Mapping[str, str]], *, think: bool | None = None) -> str:
         """The prompt with which the last of the messages would be answered."""
     def generate_all(self, prompts: Iterable[str | Sequence[int]], **options: Unpack[_Sampling]) -> Texts:
-        """Continues texts in shared passes, each with the output that it has alone."""
+        """Continues texts in shared passes, each with the output that it has alone. Without a seed each has its own."""
     def forward(self, text: str | Sequence[int]) -> tuple[NDArray[np.float32], NDArray[np.uint32] | None]:
-        """Logits [tokens, vocab] and routes [layers, tokens, k]; no routes of a model without experts."""
+        """Logits [tokens, vocab] and routes [layers, tokens, k]; no routes of a model without experts.
+
+        Refused if the logits take more than reserve.
+        """
     def score(self, text: str | Sequence[int], *, top: int = 1) -> list[Rank]:
         """Probabilities of the tokens of a text, from the second on."""
     def encode(self, text: str, *, special: bool = True) -> list[int]:
@@ -102,7 +109,7 @@ class Model:
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens. Special tokens have none."""
     def close(self) -> None:
-        """Frees the model. Texts in progress end."""
+        """Frees the model. Texts in progress end, and calls that wait for them are refused."""
     def __enter__(self) -> Self: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
@@ -156,8 +163,8 @@ class Text(Iterator[str]):
     def seed(self) -> int | None:
         """The seed of the text; None if it depends on none."""
     @property
-    def end(self) -> _End | None:
-        """Reason of the end; None while there may be more."""
+    def end(self) -> _TextEnd | None:
+        """Reason of the end; None while there may be more. After `failed`, reading raises the error again."""
     @property
     def metrics(self) -> Metrics | None:
         """The cost so far."""
@@ -169,7 +176,7 @@ class Text(Iterator[str]):
         """The experts of each layer and token [layers, tokens, k], once the text is over."""
     @property
     def logits(self) -> NDArray[np.float32]:
-        """The logits of each new token [tokens, vocab], once the text is over."""
+        """The logits of each new token [tokens, vocab], once the text is over; the same memory each time."""
     @property
     def trace(self) -> bytes:
         """The routes as the contents of a file for `sws replay`, once the text is over."""
@@ -180,6 +187,12 @@ class Texts(Iterator[Generated]):
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> Generated: ...
+    def close(self) -> None:
+        """Ends all texts that are not over."""
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
+    ) -> None: ...
 
 @final
 class Generated:
@@ -192,6 +205,9 @@ class Generated:
     def text(self) -> str: ...
     @property
     def tokens(self) -> list[int]: ...
+    @property
+    def seed(self) -> int | None:
+        """The seed of the text; None if it depends on none."""
     @property
     def end(self) -> _End: ...
 

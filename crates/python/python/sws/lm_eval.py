@@ -18,6 +18,10 @@ from lm_eval import utils
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 
+# Settings of a task by their names in the harness. The first are options of `Model.generate` by the same names.
+OPTIONS = {"top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed"}
+LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+
 
 @register_model("sws")
 class SwsLM(TemplateLM):
@@ -42,12 +46,16 @@ class SwsLM(TemplateLM):
 
     @property
     def eot_token_id(self) -> int:
-        return self.model.stop_tokens[0]
+        for token in self.model.stop_tokens:
+            return token
+        raise sws.Error(f"{self.model.name} has no stop token; add `eos_token_id` to its generation_config.json")
 
     @property
     def prefix_token_id(self) -> int:
         # What the tokenizer puts before a text, if anything.
-        return next(iter(self.model.encode("")), self.eot_token_id)
+        for token in self.model.encode(""):
+            return token
+        return self.eot_token_id
 
     @property
     def tokenizer_name(self) -> str:
@@ -90,22 +98,36 @@ class SwsLM(TemplateLM):
         results: list[str] = []
         # Requests with the same settings, as those of a task are, share passes.
         for settings, group in groupby((request.args for request in requests), key=lambda args: args[1]):
-            texts = [""] * len(prompts := [self._fitting(prompt, settings) for prompt, _ in group])
-            for made in self.model.generate_all(prompts, **self._options(settings)):
+            options = self._options(settings)
+            prompts = [self._fitting(prompt, options["max_new_tokens"]) for prompt, _ in group]
+            texts = [""] * len(prompts)
+            for made in self.model.generate_all(prompts, **options):
                 texts[made.number] = made.text
             results += texts
         return results
 
     def _options(self, settings: dict[str, Any]) -> dict[str, Any]:
-        until = settings.get("until") or []
-        sampled = settings.get("do_sample", settings.get("temperature", 0) > 0)
+        """Options of `Model.generate_all` for the settings of a task."""
+        given = {name: value for name, value in settings.items() if value is not None}
+        until = given.pop("until", None) or []
+        limits = [given.pop(name) for name in LIMITS if name in given]
+        sampled = given.pop("do_sample", given.get("temperature", 0) > 0)
+        temperature = given.pop("temperature", 1.0)
+        if unknown := given.keys() - OPTIONS:
+            raise sws.Error(f"texts of sws have no setting `{min(unknown)}`; leave it out of generation_kwargs")
         return {
             "stop": [until] if isinstance(until, str) else list(until),
-            "max_new_tokens": settings.get("max_gen_toks", self.max_gen_toks),
-            "temperature": settings.get("temperature", 1.0) if sampled else 0.0,
+            "max_new_tokens": limits[0] if limits else self.max_gen_toks,
+            "temperature": temperature if sampled else 0.0,
+            **given,
         }
 
-    def _fitting(self, prompt: str, settings: dict[str, Any]) -> list[int]:
+    def _fitting(self, prompt: str, most: int) -> list[int]:
         """The last tokens of a prompt that leave room for the text."""
-        room = self.model.context - settings.get("max_gen_toks", self.max_gen_toks)
-        return self.tok_encode(prompt)[-max(room, 1) :]
+        room = self.model.context - most
+        if room < 1:
+            raise sws.Error(
+                f"{most} new tokens leave no room for a prompt in a context of {self.model.context}; "
+                "lower max_gen_toks, or raise context"
+            )
+        return self.tok_encode(prompt)[-room:]
