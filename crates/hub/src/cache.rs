@@ -11,7 +11,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use hf_hub::{Cache, Repo};
@@ -21,7 +21,6 @@ use sws_os::lock::{lock_alone, wait_alone};
 use sws_os::open::symlink;
 
 use crate::name::{is_commit, is_revision};
-use crate::staging::write_synced;
 use crate::{HubError, ModelId};
 
 const PREFIX: &str = "models--";
@@ -251,6 +250,13 @@ pub fn snapshot_files(dir: &Path) -> Vec<String> {
     }
     names.sort();
     names
+}
+
+/// Writes a file whose bytes are on the disk before another gets its name.
+pub(crate) fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
 }
 
 #[cfg(test)]

@@ -6,14 +6,13 @@
 //! DIR/whole/FILE    a weight file, or its beginning
 //! ```
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sws_os::lock::DirLock;
 
-use crate::cache::{remove, tree_size};
+use crate::cache::{remove, tree_size, write_synced};
 use crate::digest::Digest;
 use crate::name::is_commit;
 use crate::{HubError, Listing, ModelId, staging};
@@ -166,13 +165,6 @@ impl Staging {
 pub fn begun_bytes(out: &Path) -> u64 {
     let shards = out.canonicalize().unwrap_or_else(|_| out.to_owned());
     tree_size(&shards).saturating_add(tree_size(&staging(out).join(WHOLE)))
-}
-
-/// Writes a file whose bytes are on the disk before another gets its name.
-pub(crate) fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = File::create(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
 }
 
 #[cfg(test)]
