@@ -9,7 +9,6 @@
 //! - [`VramExperts`] holds copies of experts within a limit ([`VramLedger`]). It is an
 //!   [`ExpertExecutor`](sws_model::ExpertExecutor): experts that it holds are computed on the device. After any error of
 //!   the device it holds none, and what it was asked for is served again from the CPU's weights.
-//! - [`VramSource`] puts such experts in front of the weights of a model.
 //!
 //! The driver's library is loaded when a device is asked for. Without one there are no devices, and that is said in one
 //! sentence.
@@ -42,7 +41,6 @@ mod ledger;
 mod matrix;
 mod opencl;
 mod sample;
-mod source;
 
 pub use check::{CheckedCases, check};
 pub use device::{ComputeDevice, DeviceBuffer, DeviceError, DeviceFacts, KernelLaunch};
@@ -54,4 +52,3 @@ pub use ledger::{VramLedger, VramLine};
 pub use matrix::{DeviceMatrix, MatrixBytes};
 pub use opencl::OpenClDevice;
 pub use sample::SampleNumbers;
-pub use source::VramSource;

@@ -1,7 +1,8 @@
 //! Whatever a device does, the logits are those of the CPU.
 
-use sws_gpu::{DeviceError, VramSource};
+use sws_gpu::DeviceError;
 
+use crate::in_front::VramSource;
 use crate::models::{Fixture, bits};
 use crate::support::{Plan, Trouble, Troubled, device, turn};
 

@@ -5,6 +5,7 @@
 
 mod encodings;
 mod faults;
+mod in_front;
 mod ledger;
 mod models;
 mod refused;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::PathBuf;
 
 use sws_format::{Manifest, PieceId, PieceKind};
-use sws_gpu::{ComputeDevice, ExpertTensor, MatrixBytes, VramExperts, VramShape, VramSource};
+use sws_gpu::{ComputeDevice, ExpertTensor, MatrixBytes, VramExperts, VramShape};
 use sws_kernels::Activations;
 use sws_model::{
     CausalLm, ForwardPass, Inventory, KvPrecision, ModelSpec, PassSource, ResidentSource, Session,
@@ -12,6 +12,7 @@ use sws_model::{
 use sws_os::file::read_exact_at;
 use sws_testing::goldens::{Golden, Runnable, golden_dir, runnable, variants};
 
+use crate::in_front::VramSource;
 use crate::support::{device, turn};
 
 /// A golden checkpoint with the bytes of its experts.

@@ -1,21 +1,20 @@
-//! The weights of a model, with experts on a device in front of them.
+//! The weights of a model in memory, with experts on a device in front of them. The engine has them as a tier.
 
 use sws_format::{Pass, PieceId, PieceKind};
+use sws_gpu::VramExperts;
 use sws_kernels::Matrix;
 use sws_model::{
     Compute, ExpertBatch, ExpertExecutor, FindRows, Observer, PassSource, Ready, Role, Routed,
     RunAhead, SourceError, TakeRow, WeightSource, Weights,
 };
 
-use crate::experts::VramExperts;
-
 /// A source whose experts are computed on a device where it holds them, and from the source itself otherwise.
 #[derive(Debug)]
-pub struct VramSource<S> {
+pub(crate) struct VramSource<S> {
     /// The source of all weights.
-    pub inner: S,
+    pub(crate) inner: S,
     /// The experts on the device.
-    pub vram: VramExperts,
+    pub(crate) vram: VramExperts,
 }
 
 impl<S: WeightSource> WeightSource for VramSource<S> {
