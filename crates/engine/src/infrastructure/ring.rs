@@ -147,18 +147,28 @@ impl StreamRing {
             true => Some(self.next()?),
             false => None,
         };
+        let lent = self.lend_blocks(&matrix, rest.as_ref(), compute);
+        if let Some(rest) = rest {
+            self.buffer.give(rest.slot);
+        }
+        lent?;
+        self.fill()
+    }
+
+    fn lend_blocks(
+        &mut self,
+        matrix: &Streamed,
+        rest: Option<&Fetched>,
+        compute: &mut dyn FnMut(usize, &Matrix<'_>),
+    ) -> Result<(), StreamError> {
         for block in 0..matrix.blocks() {
             let fetched = self.next()?;
-            let lent = self.view(&matrix, block, &fetched, rest.as_ref()).map(|view| {
+            let lent = self.view(matrix, block, &fetched, rest).map(|view| {
                 compute(matrix.rows_of(block).start as usize, &view);
             });
             self.checked[matrix.first + block] |= lent.is_ok();
             self.buffer.give(fetched.slot);
             lent?;
-            self.fill()?;
-        }
-        if let Some(rest) = rest {
-            self.buffer.give(rest.slot);
             self.fill()?;
         }
         Ok(())

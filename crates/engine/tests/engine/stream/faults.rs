@@ -12,7 +12,7 @@ use sws_model::Role;
 use sws_store::{NVMeWeightStore, StoreOptions};
 use sws_testing::readers::{BitFlip, Failing, MemoryReader, Short, Slow};
 
-use super::support::{Fixture, goldens, hash, llama_with_a_large_head, try_hash, waiter};
+use super::support::{Fixture, goldens, hash, llama_with_a_tied_head, try_hash, waiter};
 
 fn fixtures() -> Vec<Fixture> {
     let models = ["llama", "mixtral", "qwen2_moe"];
@@ -160,9 +160,9 @@ fn cancelled_pass_returns_its_memory() {
 #[test]
 fn cancelled_pass_within_a_matrix_of_many_blocks_returns_its_memory() {
     let dir = tempfile::tempdir().unwrap();
-    llama_with_a_large_head(dir.path());
+    llama_with_a_tied_head(dir.path());
     for encoding in [Encoding::Bf12, Encoding::Q8] {
-        cancel_at(&Fixture::sharded(dir.path(), encoding), (40..400).step_by(9));
+        cancel_at(&Fixture::sharded(dir.path(), encoding), (60..1000).step_by(37));
     }
 }
 

@@ -157,15 +157,28 @@ pub(crate) fn waiter() -> Waiter {
 
 /// Writes a dense checkpoint whose head is too large to be read at once.
 pub(crate) fn llama_with_a_large_head(dir: &Path) {
-    llama(dir, false);
+    llama(dir, Head::Own);
+}
+
+/// The same, with the embedding for a head: the blocks of its checksums are small.
+pub(crate) fn llama_with_a_tied_head(dir: &Path) {
+    llama(dir, Head::Tied);
 }
 
 /// The same with an embedding and a head in fp8.
 pub(crate) fn llama_with_tables_in_fp8(dir: &Path) {
-    llama(dir, true);
+    llama(dir, Head::Fp8);
 }
 
-fn llama(dir: &Path, fp8: bool) {
+#[derive(Clone, Copy, PartialEq)]
+enum Head {
+    Own,
+    Tied,
+    /// Like the embedding.
+    Fp8,
+}
+
+fn llama(dir: &Path, head: Head) {
     let [hidden, width, vocab, layers, kv] = [512usize, 1024, 20_000, 6, 256];
     let config = fs::read(goldens().join("llama/config.json")).unwrap();
     let mut config: serde_json::Value = serde_json::from_slice(&config).unwrap();
@@ -180,8 +193,8 @@ fn llama(dir: &Path, fp8: bool) {
     ] {
         config[key] = value.into();
     }
-    config["tie_word_embeddings"] = false.into();
-    if fp8 {
+    config["tie_word_embeddings"] = (head == Head::Tied).into();
+    if head == Head::Fp8 {
         config["quantization_config"] = serde_json::json!({
             "quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic",
         });
@@ -199,11 +212,11 @@ fn llama(dir: &Path, fp8: bool) {
         }
         (name, (shape, bytes))
     };
-    let mut tensors = vec![
-        add("model.embed_tokens.weight".into(), vec![vocab, hidden]),
-        add("lm_head.weight".into(), vec![vocab, hidden]),
-        add("model.norm.weight".into(), vec![hidden]),
-    ];
+    let mut tensors = vec![add("model.embed_tokens.weight".into(), vec![vocab, hidden])];
+    if head != Head::Tied {
+        tensors.push(add("lm_head.weight".into(), vec![vocab, hidden]));
+    }
+    tensors.push(add("model.norm.weight".into(), vec![hidden]));
     for l in 0..layers {
         for (name, shape) in [
             ("input_layernorm", vec![hidden]),
@@ -220,7 +233,8 @@ fn llama(dir: &Path, fp8: bool) {
         }
     }
     let mut views = Vec::new();
-    let in_fp8: Vec<_> = tensors[..2 * usize::from(fp8)].iter().map(quantised).collect();
+    let in_fp8: Vec<_> =
+        tensors[..2 * usize::from(head == Head::Fp8)].iter().map(quantised).collect();
     for ((name, (shape, _)), [codes, scales]) in tensors.iter().zip(&in_fp8) {
         let blocks = shape.iter().map(|n| n.div_ceil(128)).collect();
         let view = |dtype, shape, bytes| TensorView::new(dtype, shape, bytes).unwrap();
