@@ -55,9 +55,14 @@ impl<'a> EncodeContext<'a> {
         progress: &'a (dyn Fn(u64) + Sync),
     ) -> Self {
         let dir = checkpoint.dir();
-        let in_place = || checkpoint.files().iter().map(|file| dir.join(&file.name)).collect();
-        let reader = checkpoint.reader();
-        let reader = reader.unwrap_or_else(|| Arc::new(DirectReader::of(in_place())));
+        let reader = match checkpoint.reader() {
+            Some(reader) => reader,
+            None => {
+                let files = checkpoint.files().iter();
+                let in_place = files.map(|file| dir.join(&file.name)).collect();
+                Arc::new(DirectReader::of(in_place))
+            }
+        };
         EncodeContext { dir, manifest, pool, progress, stop: AtomicBool::new(false), reader }
     }
 
@@ -77,7 +82,7 @@ impl<'a> EncodeContext<'a> {
             got => {
                 let path = &self.manifest.files[file as usize].path;
                 let cause = got.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into());
-                Err(ShardError::reading(&self.dir.join(path), cause))
+                Err(ShardError::reading(&self.dir.join(path))(cause))
             }
         }
     }
