@@ -104,7 +104,10 @@ impl Steps {
     fn add_change(&mut self, normalizer: &NormalizerWrapper) -> Result<(), String> {
         self.changes.push(match normalizer {
             NormalizerWrapper::Sequence(all) => {
-                return all.as_ref().iter().try_for_each(|one| self.add_change(one));
+                for one in all.as_ref() {
+                    self.add_change(one)?;
+                }
+                return Ok(());
             }
             NormalizerWrapper::Replace(replace) => {
                 let replace = serde_json::to_value(replace).and_then(serde_json::from_value);
@@ -123,7 +126,10 @@ impl Steps {
     fn add_cut(&mut self, pre_tokenizer: &PreTokenizerWrapper) -> Result<(), String> {
         match pre_tokenizer {
             PreTokenizerWrapper::Sequence(all) => {
-                return all.as_ref().iter().try_for_each(|one| self.add_cut(one));
+                for one in all.as_ref() {
+                    self.add_cut(one)?;
+                }
+                return Ok(());
             }
             PreTokenizerWrapper::Split(split) => {
                 let find = match &split.pattern {
@@ -229,7 +235,13 @@ pub(super) fn parts(text: &PreTokenizedString) -> impl Iterator<Item = (&str, Op
 
 /// Total size and number of the parts of a text.
 fn size(text: &PreTokenizedString) -> (usize, usize) {
-    parts(text).fold((0, 0), |(bytes, count), (part, _)| (bytes + part.len(), count + 1))
+    let mut bytes = 0;
+    let mut count = 0;
+    for (part, _) in parts(text) {
+        bytes += part.len();
+        count += 1;
+    }
+    (bytes, count)
 }
 
 /// Maximum size of a normalizer's output for `bytes` bytes of input. A test checks all characters.
@@ -260,11 +272,13 @@ fn normalized(normalizer: &NormalizerWrapper, text: &str) -> Result<usize, Token
         NormalizerWrapper::Prepend(_) => return Ok(most_normalized(normalizer, text.len())),
         _ => 0,
     };
-    pieces(text).try_fold(0, |sum, piece| {
+    let mut sum = 0;
+    for piece in pieces(text) {
         let mut piece = NormalizedString::from(piece);
         normalizer.normalize(&mut piece).map_err(failed)?;
-        Ok(sum + piece.len() + between)
-    })
+        sum += piece.len() + between;
+    }
+    Ok(sum)
 }
 
 /// Maximum number of bytes and parts that a pre-tokenizer makes of this input.
@@ -287,14 +301,16 @@ fn tried(
     let mut count = 0;
     for (part, added) in parts(text) {
         if added.is_some() {
-            (bytes, count) = (bytes + part.len(), count + 1);
+            bytes += part.len();
+            count += 1;
             continue;
         }
         for piece in pieces(part) {
             let mut piece = PreTokenizedString::from(piece);
             split.pre_tokenize(&mut piece).map_err(failed)?;
             let (more, parts) = size(&piece);
-            (bytes, count) = (bytes + more, count + parts);
+            bytes += more;
+            count += parts;
         }
     }
     Ok((bytes, count))
