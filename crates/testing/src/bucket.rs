@@ -92,6 +92,13 @@ pub struct Request {
     pub headers: BTreeMap<String, String>,
 }
 
+impl Request {
+    /// The value of a header; empty without it.
+    fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", String::as_str)
+    }
+}
+
 struct Answer {
     status: u16,
     headers: Vec<String>,
@@ -176,12 +183,7 @@ impl Bucket {
 
     /// Reads the next request, and answers it.
     fn next(&self, reader: &mut BufReader<&TcpStream>) -> Option<Answer> {
-        let mut line = || {
-            let mut line = String::new();
-            reader.read_line(&mut line).ok().filter(|&read| read > 0)?;
-            Some(line.trim_end().to_owned())
-        };
-        let first = line()?;
+        let first = line(reader)?;
         let mut words = first.split(' ');
         let method = words.next()?.to_owned();
         let target = words.next()?;
@@ -191,7 +193,7 @@ impl Bucket {
         };
         let mut headers = BTreeMap::new();
         loop {
-            let header = line()?;
+            let header = line(reader)?;
             let Some((name, value)) = header.split_once(':') else { break };
             headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
         }
@@ -222,7 +224,9 @@ impl Bucket {
         };
         let chunk = if answer.drip.is_some() { 1 } else { CHUNK };
         let sent = answer.body[..end].chunks(chunk).try_for_each(|part| {
-            answer.drip.into_iter().for_each(|pause| self.clock.sleep(pause));
+            if let Some(pause) = answer.drip {
+                self.clock.sleep(pause);
+            }
             if let Some(rate) = rate {
                 self.wait(Duration::from_secs_f64(part.len() as f64 / rate as f64));
             }
@@ -377,5 +381,14 @@ impl Answer {
         );
         answer.body = body.into_bytes();
         answer
+    }
+}
+
+/// The next line; `None` at the end.
+fn line(reader: &mut BufReader<&TcpStream>) -> Option<String> {
+    let mut line = String::new();
+    match reader.read_line(&mut line) {
+        Ok(1..) => Some(line.trim_end().to_owned()),
+        _ => None,
     }
 }

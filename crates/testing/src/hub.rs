@@ -204,35 +204,34 @@ fn git_object(bytes: &[u8]) -> String {
 }
 
 fn listing(id: &str, commit: &str, files: &BTreeMap<String, Vec<u8>>) -> String {
-    let file = |(name, bytes): (&String, &Vec<u8>)| {
-        let hash = sha256(bytes);
-        match is_large(name) {
+    let mut siblings = Vec::with_capacity(files.len());
+    for (name, bytes) in files {
+        siblings.push(match is_large(name) {
             true => json!({
                 "rfilename": name,
                 "size": bytes.len(),
                 "blobId": "0".repeat(40),
-                "lfs": { "sha256": hash, "size": bytes.len(), "pointerSize": 134 },
+                "lfs": { "sha256": sha256(bytes), "size": bytes.len(), "pointerSize": 134 },
             }),
             false => json!({ "rfilename": name, "size": bytes.len(), "blobId": git_object(bytes) }),
-        }
-    };
-    let siblings: Vec<_> = files.iter().map(file).collect();
+        });
+    }
     json!({ "id": id, "sha": commit, "siblings": siblings, "gated": false }).to_string()
 }
 
 /// The list of files that Python asks for.
 fn tree(files: &BTreeMap<String, Vec<u8>>) -> String {
-    let file = |(name, bytes): (&String, &Vec<u8>)| {
-        let hash = sha256(bytes);
+    let mut entries = Vec::with_capacity(files.len());
+    for (name, bytes) in files {
         let size = bytes.len();
         let mut entry =
             json!({ "type": "file", "path": name, "size": size, "oid": git_object(bytes) });
         if is_large(name) {
-            entry["lfs"] = json!({ "oid": hash, "size": size, "pointerSize": 134 });
+            entry["lfs"] = json!({ "oid": sha256(bytes), "size": size, "pointerSize": 134 });
         }
-        entry
-    };
-    files.iter().map(file).collect::<serde_json::Value>().to_string()
+        entries.push(entry);
+    }
+    json!(entries).to_string()
 }
 
 /// Answers the requests of a connection.
