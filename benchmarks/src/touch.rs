@@ -113,7 +113,9 @@ fn table(arguments: &TouchArguments) -> Result<()> {
 
 /// Writes to every page.
 fn touch(memory: &mut [u8]) -> Result<()> {
-    memory.iter_mut().step_by(SLOT_ALIGN).for_each(|byte| *byte = 1);
+    for byte in memory.iter_mut().step_by(SLOT_ALIGN) {
+        *byte = 1;
+    }
     Ok(())
 }
 

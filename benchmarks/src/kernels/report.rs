@@ -95,7 +95,6 @@ pub(super) fn records(
 impl Record {
     /// The record as a row of the table.
     pub fn line(&self) -> String {
-        let ratio = |r: Option<f64>| r.map_or("-".to_owned(), |r| format!("{r:.2}"));
         format!(
             "{:8} {:>6} {:>7}  {:12} {:>8.1} {:>10.2} {:>9.1} {:>6} {:>6} {:>7} {:>6}",
             self.encoding,
@@ -111,6 +110,10 @@ impl Record {
             ratio(self.over_bf16),
         )
     }
+}
+
+fn ratio(ratio: Option<f64>) -> String {
+    ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"))
 }
 
 /// All records, aligned.
@@ -141,19 +144,23 @@ pub(super) fn table(records: &[Record]) -> String {
 pub(super) fn summary(records: &[Record]) -> String {
     fn listed<T: Ord + Clone>(all: impl Iterator<Item = T>) -> Vec<T> {
         let mut list = Vec::new();
-        all.for_each(|item| {
+        for item in all {
             if !list.contains(&item) {
                 list.push(item);
             }
-        });
+        }
         list
     }
     let threads = records.iter().map(|record| record.threads).max().unwrap_or(0);
     let records = || records.iter().filter(|record| record.threads == threads);
     let tiers = listed(records().filter(|r| r.over_sum.is_some()).map(|r| &r.contender));
     let tokens = listed(records().map(|r| r.tokens));
-    let columns: Vec<(usize, &String)> =
-        tokens.iter().flat_map(|&n| tiers.iter().map(move |&tier| (n, tier))).collect();
+    let mut columns: Vec<(usize, &String)> = Vec::new();
+    for tokens in tokens {
+        for &tier in &tiers {
+            columns.push((tokens, tier));
+        }
+    }
     let mut text = "| encoding |".to_owned();
     for (tokens, tier) in &columns {
         let against = if *tokens == 1 { "1 token / sum" } else { "tokens / bf16" };
