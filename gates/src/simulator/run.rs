@@ -70,11 +70,15 @@ pub(super) fn run(scenario: &Scenario, model: &SimulatedModel) -> Result<Outcome
     match loaded(scenario, model, &clock, &readers) {
         Err(refused) => outcome.refused = Some(format!("{refused:#}")),
         Ok(lm) => {
-            readers.iter().for_each(|reader| reader.begin());
+            for reader in &readers {
+                reader.begin();
+            }
             texts(scenario, model, lm, &clock, &readers, &mut outcome)?;
         }
     }
-    readers.iter().for_each(|reader| outcome.troubles.add(&reader.counts()));
+    for reader in &readers {
+        outcome.troubles.add(&reader.counts());
+    }
     outcome.time = clock.now();
     Ok(outcome)
 }
