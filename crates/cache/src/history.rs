@@ -227,8 +227,10 @@ impl History {
             if !stepped || next_position != span.first_position {
                 changed = true;
                 let begins = !stepped || span.first_position == 0;
-                let both = self.cursors.get_disjoint_mut([number, self.latest]);
-                if let (true, Ok([cursor, latest])) = (begins, both) {
+                if begins
+                    && let Ok([cursor, latest]) =
+                        self.cursors.get_disjoint_mut([number, self.latest])
+                {
                     cursor.begin_after(latest);
                 }
                 self.cursors[number].forget_last();
@@ -254,8 +256,9 @@ impl History {
     /// Records the hidden state that the router of a layer saw in the last step of a sequence.
     pub fn note_state(&mut self, layer: usize, sequence: usize, state: &[f32]) {
         let cursor = self.cursor(sequence);
-        let recent = self.cursors[cursor].layers.get_mut(layer);
-        if let (Some(corrector), Some(recent)) = (&self.corrector, recent) {
+        if let Some(corrector) = &self.corrector
+            && let Some(recent) = self.cursors[cursor].layers.get_mut(layer)
+        {
             corrector.correction().project(layer, state, &mut recent.seen);
             self.layers[layer].stale = true;
             if !recent.seen.is_empty() {

@@ -572,7 +572,8 @@ impl<T> PredictiveCache<T> {
             });
         };
         if let Need::Forecast(probability) = need
-            && let (Some(now), Some(old)) = (self.now, self.entries[slot].state.piece())
+            && let Some(now) = self.now
+            && let Some(old) = self.entries[slot].state.piece()
             && !self.policy.is_needed_later(now, old, piece, probability)
         {
             return Err(NoRoom::ExpectedSooner { piece });

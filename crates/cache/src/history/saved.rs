@@ -78,7 +78,7 @@ impl History {
         let age = saved.floats("history.age", &each, 0.0..=LONGEST)?;
         let shape = [layers, HALF_LIVES.len(), experts];
         let averages = saved.floats("history.averages", &shape, 0.0..=1.0)?;
-        let pairs = match self.shape.pairs() {
+        let saved_pairs = match self.shape.pairs() {
             false => None,
             true => {
                 let shape = [layers, 2, experts];
@@ -100,7 +100,9 @@ impl History {
             None => None,
         };
         let goes_on = known.is_some();
-        if let (Some(learner), Some(known)) = (learner, known) {
+        if let Some(learner) = learner
+            && let Some(known) = known
+        {
             learner.resume(known);
         }
 
@@ -114,7 +116,9 @@ impl History {
                 let len = recent.averages.len();
                 recent.averages.copy_from_slice(&averages[l * len..][..len]);
             }
-            if let (Some(pairs), Some((seen, followed))) = (&mut layer.pairs, pairs) {
+            if let Some(pairs) = &mut layer.pairs
+                && let Some((seen, followed)) = saved_pairs
+            {
                 for (at, pairs) in (2 * l..).zip(pairs) {
                     let seen = seen[at * experts..][..experts].iter();
                     pairs.seen = seen.copied().map(u16::from_le_bytes).collect();

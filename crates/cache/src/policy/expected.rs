@@ -334,7 +334,10 @@ impl Policy for ExpectedUse {
         // The saved trial belongs to the saved correction.
         let goes_on = self.history.recall(saved)?;
         self.recent = recent;
-        if let (true, Some(trial), Some(known)) = (goes_on, &mut self.trial, known) {
+        if goes_on
+            && let Some(trial) = &mut self.trial
+            && let Some(known) = known
+        {
             trial.resume(known);
             self.judge();
         }
