@@ -70,7 +70,7 @@ pub fn mirror(
     let about = path.metadata().map_err(ShardError::reading(&path))?;
     let small = manifest.copies.iter().fold(about.len(), |sum, copy| sum + copy.len);
     let chosen = choose(&shards, &sound, small, options);
-    let needed = small + chosen.iter().map(|&at| shards[at].len).sum::<u64>();
+    let needed = small + total_len(&shards, &chosen);
     let refused = match options.most {
         Some(most) if sound.is_empty() && chosen.is_empty() => {
             let smallest = shards.iter().map(|shard| shard.len).min().unwrap_or(0);
@@ -93,14 +93,18 @@ pub fn mirror(
         }
     }
     copy(&manifest, &shards, &chosen, dir, &target, copying)?;
-    let held = sound.iter().chain(&chosen);
     Ok(Mirrored {
-        shards: held.clone().count(),
+        shards: sound.len() + chosen.len(),
         of: shards.len(),
-        bytes: held.map(|&at| shards[at].len).sum(),
+        bytes: total_len(&shards, &sound) + total_len(&shards, &chosen),
         copied: chosen.len(),
         damaged,
     })
+}
+
+/// Bytes of the shards with these indices.
+fn total_len(shards: &[Shard<'_>], indices: &[usize]) -> u64 {
+    indices.iter().map(|&at| shards[at].len).sum()
 }
 
 /// Verifies shards of an earlier copy. Returns those that are intact.
@@ -112,7 +116,7 @@ fn intact(
     verifying: &(dyn Fn(Progress) + Sync),
 ) -> Result<Vec<usize>, ShardError> {
     let held: Vec<Shard<'_>> = before.iter().map(|&at| shards[at]).collect();
-    let total = held.iter().map(|shard| shard.len).sum();
+    let total = total_len(shards, before);
     let report = reporter(Progress { done: 0, total }, verifying);
     let damage = verify::check(&held, out, &manifest.model.fingerprint, &report)?;
     let damaged: HashSet<usize> = damage.into_iter().map(|(index, _)| before[index]).collect();
@@ -126,12 +130,20 @@ fn choose(
     small: u64,
     options: &MirrorOptions<'_>,
 ) -> Vec<usize> {
-    let first: HashMap<PieceId, usize> =
-        options.first.iter().enumerate().map(|(place, &id)| (id, place)).collect();
+    let mut first = HashMap::new();
+    for (place, &id) in options.first.iter().enumerate() {
+        first.insert(id, place);
+    }
     let there: HashSet<usize> = there.iter().copied().collect();
     let mut left = options.most.unwrap_or(u64::MAX).saturating_sub(small);
-    left = there.iter().fold(left, |left, &at| left.saturating_sub(shards[at].len));
-    let mut order: Vec<usize> = (0..shards.len()).filter(|at| !there.contains(at)).collect();
+    let mut order: Vec<usize> = Vec::new();
+    for (at, shard) in shards.iter().enumerate() {
+        if there.contains(&at) {
+            left = left.saturating_sub(shard.len);
+        } else {
+            order.push(at);
+        }
+    }
     order.sort_by_key(|&at| rank(&shards[at], &first));
     let mut chosen = Vec::new();
     for at in order {
@@ -164,7 +176,7 @@ fn copy(
     target: &OutDir,
     copying: &(dyn Fn(Progress) + Sync),
 ) -> Result<(), ShardError> {
-    let total = chosen.iter().map(|&at| shards[at].len).sum();
+    let total = total_len(shards, chosen);
     let copy = ShardCopy {
         shards,
         chosen,

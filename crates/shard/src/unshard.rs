@@ -487,9 +487,8 @@ impl UnshardWork<'_> {
             Some(encoding) if encoding.packs_codes() => Some(Numbers::E4m3),
             _ => numbers(tensor.dtype),
         };
-        let (Some(encoding), Some(to)) = (tensor.encoding, to) else {
-            return Err(self.damaged(piece, tensor));
-        };
+        let Some(encoding) = tensor.encoding else { return Err(self.damaged(piece, tensor)) };
+        let Some(to) = to else { return Err(self.damaged(piece, tensor)) };
         let (rows, cols) = tensor.matrix_shape();
         let row_len = cols * to.size() as u64;
         let mut parts = Vec::new();
