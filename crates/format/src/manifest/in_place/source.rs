@@ -114,7 +114,9 @@ impl<'a> CheckpointTensors<'a> {
     /// The matrix to which these codes belong, found by the names of related tensors.
     pub(super) fn find(&self, codes: &StoredTensor<'a>) -> CodesForm<'a> {
         let name = codes.tensor.name.as_str();
-        if let (Some(packed), Some(stem)) = (self.packed, name.strip_suffix(PARTS[0])) {
+        if let Some(packed) = self.packed
+            && let Some(stem) = name.strip_suffix(PARTS[0])
+        {
             return self.find_packed(codes, stem, packed);
         }
         let shape = codes.tensor.shape.as_slice();
