@@ -302,13 +302,13 @@ impl State {
 
     /// Takes the next fault of a file that `acts` here.
     fn fault(&mut self, path: &str, acts: impl Fn(&Fault) -> bool) -> Option<Fault> {
-        let mut faults = self.faults.iter_mut();
-        let found = faults
-            .find(|(end, fault, times)| path.ends_with(end.as_str()) && *times > 0 && acts(fault));
-        found.map(|(_, fault, times)| {
-            *times -= 1;
-            fault.clone()
-        })
+        for (end, fault, times) in &mut self.faults {
+            if path.ends_with(end.as_str()) && *times > 0 && acts(fault) {
+                *times -= 1;
+                return Some(fault.clone());
+            }
+        }
+        None
     }
 
     fn file(&mut self, request: &Request) -> Answer {
@@ -349,7 +349,8 @@ impl State {
             bytes[middle] ^= 1;
         }
         answer.headers.push(format!("ETag: {tag}"));
-        (answer.body, answer.is_file) = (bytes, true);
+        answer.body = bytes;
+        answer.is_file = true;
         let drips = |fault: &Fault| matches!(fault, Fault::Drip(_));
         if let Some(Fault::Drip(pause)) = self.fault(&path, drips) {
             answer.drip = Some(Duration::from_millis(pause));
@@ -359,7 +360,8 @@ impl State {
         }
         let is_silent = |fault: &Fault| matches!(fault, Fault::Silent(_));
         if let Some(Fault::Silent(after)) = self.fault(&path, is_silent) {
-            (answer.cut, answer.silent) = (Some(after), true);
+            answer.cut = Some(after);
+            answer.silent = true;
         }
         answer
     }

@@ -174,14 +174,13 @@ impl State {
 
     /// Takes the next fault of a file that `acts` here.
     fn fault(&mut self, file: &str, acts: impl Fn(&Fault) -> bool) -> Option<Fault> {
-        let found = self
-            .faults
-            .iter_mut()
-            .find(|(name, fault, times)| name == file && *times > 0 && acts(fault));
-        found.map(|(_, fault, times)| {
-            *times -= 1;
-            fault.clone()
-        })
+        for (name, fault, times) in &mut self.faults {
+            if name == file && *times > 0 && acts(fault) {
+                *times -= 1;
+                return Some(fault.clone());
+            }
+        }
+        None
     }
 }
 
@@ -192,15 +191,18 @@ fn is_large(name: &str) -> bool {
 
 /// SHA-256 as lower-case hexadecimal digits.
 pub fn sha256(bytes: &[u8]) -> String {
-    let hash = ring::digest::digest(&ring::digest::SHA256, bytes);
-    hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref())
+}
+
+/// Lower-case hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Name that git gives to a file of these bytes.
 fn git_object(bytes: &[u8]) -> String {
     let object = [format!("blob {}\0", bytes.len()).as_bytes(), bytes].concat();
-    let hash = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, &object);
-    hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, &object).as_ref())
 }
 
 fn listing(id: &str, commit: &str, files: &BTreeMap<String, Vec<u8>>) -> String {

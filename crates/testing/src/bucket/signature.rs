@@ -5,7 +5,7 @@ use std::ops::Range;
 use ring::hmac;
 
 use super::Request;
-use crate::hub::sha256;
+use crate::hub::{hex, sha256};
 
 /// Longest difference of clocks, in seconds.
 const SKEW: i64 = 15 * 60;
@@ -82,8 +82,7 @@ impl Keys {
             let by = hmac::Key::new(hmac::HMAC_SHA256, &key);
             key = hmac::sign(&by, text.as_bytes()).as_ref().to_vec();
         }
-        let expected: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-        match part(rest, "Signature=") == Some(&expected) && stamp.starts_with(day) {
+        match part(rest, "Signature=") == Some(&hex(&key)) && stamp.starts_with(day) {
             true => Ok(()),
             false => Err((403, "SignatureDoesNotMatch")),
         }
