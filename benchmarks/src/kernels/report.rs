@@ -54,42 +54,38 @@ pub(super) fn records(
     contenders: &[Contender<'_>],
     timings: &[Timing],
 ) -> Vec<Record> {
-    let find = |is: &dyn Fn(&str) -> bool| contenders.iter().position(|c| is(&c.name));
-    let sum = find(&|name| name == "sum");
-    let gemm = find(&|name| name.starts_with("gemm"));
-    let candle = find(&|name| name.starts_with("candle"));
+    let sum = contenders.iter().position(|c| c.name == "sum");
+    let gemm = contenders.iter().position(|c| c.name.starts_with("gemm"));
+    let candle = contenders.iter().position(|c| c.name.starts_with("candle"));
     let peers = [sum, gemm, candle];
-    contenders
-        .iter()
-        .zip(timings)
-        .enumerate()
-        .map(|(i, (contender, timing))| {
-            let seconds = timing.median();
-            let is_ours = !peers.contains(&Some(i)) && !contender.name.starts_with("bf16 ");
-            let weights_over = |other: Option<usize>| {
-                let other = other.filter(|_| is_ours)?;
-                Some(timing.speed_over(&timings[other]))
-            };
-            let bf16 = find(&|name| name.strip_prefix("bf16 ") == Some(contender.name.as_str()));
-            let is_multiplication = contender.name != "sum";
-            let flop = if is_multiplication { 2.0 * cell.tokens as f64 } else { 0.0 };
-            Record {
-                encoding: cell.encoding.to_string(),
-                tokens: cell.tokens,
-                threads: cell.threads,
-                rows: cell.rows,
-                cols: cell.cols,
-                contender: contender.name.clone(),
-                gb_per_s: contender.bytes / seconds / 1e9,
-                gweights_per_s: contender.weights / seconds / 1e9,
-                gflop_per_s: contender.weights * flop / seconds / 1e9,
-                over_sum: weights_over(sum),
-                over_gemm: weights_over(gemm),
-                over_candle: weights_over(candle),
-                over_bf16: weights_over(bf16),
-            }
-        })
-        .collect()
+    let mut records = Vec::new();
+    for (i, (contender, timing)) in contenders.iter().zip(timings).enumerate() {
+        let name = &contender.name;
+        let seconds = timing.median();
+        let is_ours = !peers.contains(&Some(i)) && !name.starts_with("bf16 ");
+        let weights_over = |other: Option<usize>| match other {
+            Some(other) if is_ours => Some(timing.speed_over(&timings[other])),
+            _ => None,
+        };
+        let bf16 = contenders.iter().position(|c| c.name.strip_prefix("bf16 ") == Some(name));
+        let flop = if name == "sum" { 0.0 } else { 2.0 * cell.tokens as f64 };
+        records.push(Record {
+            encoding: cell.encoding.to_string(),
+            tokens: cell.tokens,
+            threads: cell.threads,
+            rows: cell.rows,
+            cols: cell.cols,
+            contender: name.clone(),
+            gb_per_s: contender.bytes / seconds / 1e9,
+            gweights_per_s: contender.weights / seconds / 1e9,
+            gflop_per_s: contender.weights * flop / seconds / 1e9,
+            over_sum: weights_over(sum),
+            over_gemm: weights_over(gemm),
+            over_candle: weights_over(candle),
+            over_bf16: weights_over(bf16),
+        });
+    }
+    records
 }
 
 impl Record {
