@@ -136,9 +136,10 @@ fn stream_all(
 
 /// Pairs of turns, each on a topic of its own, on a quiet machine.
 fn wall(report: &mut Report, setting: &Setting) -> Result<()> {
-    let asks = beginnings()?.into_iter().zip(7..);
-    let asks: Vec<Ask> =
-        asks.map(|(prompt, seed)| Ask::Topic { prompt, seed, tokens: 16 }).collect();
+    let mut asks = Vec::new();
+    for (prompt, seed) in beginnings()?.into_iter().zip(7..) {
+        asks.push(Ask::Topic { prompt, seed, tokens: 16 });
+    }
     let others = [
         (Phase::Lru, 0.25, FASTER, 1.0 / 1.2),
         (Phase::One, 0.10, PHASE_1, 1.0),
