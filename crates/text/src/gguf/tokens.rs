@@ -37,6 +37,19 @@ pub(super) struct HeaderTokens<'a> {
     scores: Option<GgufList<'a>>,
 }
 
+/// One of the tokens.
+struct HeaderToken<'a> {
+    text: &'a str,
+    kind: i128,
+}
+
+impl HeaderToken<'_> {
+    /// True if it is recognised wherever a text spells it out.
+    fn is_added(&self) -> bool {
+        matches!(self.kind, UNKNOWN | CONTROL | USER_DEFINED) && !self.text.is_empty()
+    }
+}
+
 /// The steps of a tokenizer around its model, as in a `tokenizer.json`.
 struct JsonSteps {
     normalizer: Json,
@@ -78,10 +91,10 @@ impl<'a> HeaderTokens<'a> {
         }
         let mut sizes = self.sizes;
         for token in self.each()? {
-            let (text, kind) = token?;
-            sizes.add(text.len());
-            if is_added(text, kind) {
-                sizes.add_added(text.len());
+            let token = token?;
+            sizes.add(token.text.len());
+            if token.is_added() {
+                sizes.add_added(token.text.len());
             }
         }
         self.sizes = sizes;
@@ -91,7 +104,7 @@ impl<'a> HeaderTokens<'a> {
     /// The tokens with their types.
     fn each(
         &self,
-    ) -> Result<impl Iterator<Item = Result<(&'a str, i128), GgufTextError>> + use<'a>, GgufTextError>
+    ) -> Result<impl Iterator<Item = Result<HeaderToken<'a>, GgufTextError>> + use<'a>, GgufTextError>
     {
         let texts = self.tokens.texts().ok_or(GgufTextError::Wrong(TOKENS))?;
         let mut types = match self.types {
@@ -104,7 +117,7 @@ impl<'a> HeaderTokens<'a> {
                 Some(Some(Ok(Value::Int(kind)))) => kind,
                 Some(_) => return Err(GgufTextError::Wrong(TYPES)),
             };
-            Ok((text?, kind))
+            Ok(HeaderToken { text: text?, kind })
         }))
     }
 
@@ -196,16 +209,16 @@ impl<'a> HeaderTokens<'a> {
     fn vocabulary(&self) -> Result<Vocabulary, GgufTextError> {
         let mut entries = Entries::with_capacity(self.sizes.tokens, self.sizes.bytes);
         for (id, token) in (0..).zip(self.each()?) {
-            entries.push(token?.0, id).ok_or(GgufTextError::Wrong(TOKENS))?;
+            entries.push(token?.text, id).ok_or(GgufTextError::Wrong(TOKENS))?;
         }
         let vocabulary = Vocabulary::new(entries);
         if vocabulary.len() == self.sizes.tokens {
             return Ok(vocabulary);
         }
         for (id, token) in (0..).zip(self.each()?) {
-            let (text, _) = token?;
-            if vocabulary.id(text) != Some(id) {
-                return Err(GgufTextError::Twice(start(text)));
+            let token = token?;
+            if vocabulary.id(token.text) != Some(id) {
+                return Err(GgufTextError::Twice(start(token.text)));
             }
         }
         Err(GgufTextError::Wrong(TOKENS))
@@ -221,8 +234,8 @@ impl<'a> HeaderTokens<'a> {
         }
         let mut is_made = Vec::with_capacity(scores.count());
         for token in self.each()? {
-            let (text, kind) = token?;
-            is_made.push(kind == NORMAL && text.len() <= MAX_MADE);
+            let token = token?;
+            is_made.push(token.kind == NORMAL && token.text.len() <= MAX_MADE);
         }
         Ok(MergeScores::new(&values, |id| is_made[id as usize]))
     }
@@ -231,10 +244,10 @@ impl<'a> HeaderTokens<'a> {
     fn added(&self) -> Result<Vec<AddedToken>, GgufTextError> {
         let mut added = Vec::with_capacity(self.sizes.added);
         for token in self.each()? {
-            let (text, kind) = token?;
-            if is_added(text, kind) {
-                let special = kind != USER_DEFINED;
-                added.push(AddedToken::from(text, special).normalized(false));
+            let token = token?;
+            if token.is_added() {
+                let special = token.kind != USER_DEFINED;
+                added.push(AddedToken::from(token.text, special).normalized(false));
             }
         }
         Ok(added)
@@ -259,11 +272,6 @@ fn list<'a>(
     key: &'static str,
 ) -> Result<GgufList<'a>, GgufTextError> {
     optional_list(keys, lists, key)?.ok_or(GgufTextError::Missing(key))
-}
-
-/// True for a token that is recognised wherever a text spells it out.
-fn is_added(text: &str, kind: i128) -> bool {
-    matches!(kind, UNKNOWN | CONTROL | USER_DEFINED) && !text.is_empty()
 }
 
 /// The merges of a list, best first: two tokens with a blank between them.
