@@ -102,7 +102,7 @@ fn table(arguments: &TouchArguments) -> Result<()> {
     Ok(())
 }
 
-/// What was measured of one way to touch memory.
+/// The measurements of one way to touch memory.
 struct Row {
     memory: &'static str,
     way: &'static str,

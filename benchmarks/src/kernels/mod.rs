@@ -208,7 +208,9 @@ fn measure_encoding(encoding: Encoding, options: &Options) -> Result<()> {
             let Some(bf16) = &bf16 else { break };
             contenders.push(ours(format!("bf16 {tier}"), tier, bf16, &x, tokens));
         }
-        if let (Some(format), Some(candle)) = (format, &mut candle) {
+        if let Some(format) = format
+            && let Some(candle) = &mut candle
+        {
             candle.activations(&x, tokens)?;
             contenders.push(Contender {
                 name: format.name().to_owned(),

@@ -107,7 +107,7 @@ impl Without {
         }
     }
 
-    /// What a row is called without it.
+    /// The name of a row without it.
     fn row_name(self) -> &'static str {
         match self {
             Without::Eviction => "lru",

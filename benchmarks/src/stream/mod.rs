@@ -356,7 +356,7 @@ impl<'a> Report<'a> {
 }
 
 impl Row {
-    /// What an earlier report must agree about.
+    /// The facts that an earlier report must agree about.
     fn key(&self) -> (Option<u64>, &str, &str) {
         (self.share.map(f64::to_bits), &self.what, &self.policy)
     }
