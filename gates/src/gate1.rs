@@ -187,7 +187,9 @@ fn stream(report: &mut Report, setting: &Setting, form: &str) -> Result<()> {
             ended => finished(ended)?,
         };
         check(report, &case, &done);
-        if let (Some(counted), "direct") = (counted, reader) {
+        if reader == "direct"
+            && let Some(counted) = counted
+        {
             report.check(COUNTED, counted <= done.budget, || {
                 format!("{case}: {} of {}", mib(counted), mib(done.budget))
             });

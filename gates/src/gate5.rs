@@ -148,7 +148,7 @@ fn switch(report: &mut Report, setting: &Setting) -> Result<()> {
     Ok(())
 }
 
-/// What a child told of each text.
+/// The reports of a child, one for each text.
 fn told_by(done: &Done) -> Result<Vec<Told>> {
     let mut all = Vec::new();
     for json in &done.certificates {

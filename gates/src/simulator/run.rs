@@ -284,7 +284,9 @@ impl Texts<'_> {
         let step = clock.now() - began;
         let earlier = self.longest_step;
         self.longest_step = earlier.max(step);
-        if let (Some(gap), Some(longest)) = (self.scenario.gap, gaps.into_iter().max()) {
+        if let Some(gap) = self.scenario.gap
+            && let Some(longest) = gaps.into_iter().max()
+        {
             // Each turn ends after a whole step, and others may have come meanwhile. This step counts once.
             let others = texts.max(self.scenario.at_a_time as u32);
             let most = gap + others * earlier + step;

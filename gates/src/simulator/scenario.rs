@@ -124,7 +124,7 @@ fn drive(r: &mut Random) -> Drive {
     Drive { disk, troubles, troubles_at_start: r.chance(150), rotten }
 }
 
-/// How many reads of a thousand have a trouble: none with a chance of `well` in a thousand.
+/// A number of reads of a thousand that have a trouble: none with a chance of `well` in a thousand.
 fn often(r: &mut Random, well: u32) -> u32 {
     if r.chance(well) { 0 } else { r.spread(1, 60) as u32 }
 }
