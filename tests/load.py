@@ -52,15 +52,22 @@ RAW = [
 ]
 
 
+def joined(command):
+    """The command, within the group."""
+    return ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(GROUP), *map(str, command)]
+
+
 class Server:
     faults = False
 
-    def __init__(self, model):
-        ram = subprocess.run([SWS, "serve", model, "--ram", "1MiB", "--port", "0", "--quiet"], capture_output=True, text=True)
+    def __init__(self, model, options=(), environment=None, room=0):
+        """Starts it with these options; in its group there is room for so many bytes of others."""
+        serve = [SWS, "serve", model, "--port", "0", "--quiet", "--no-warm-start", *options]
+        ram = subprocess.run([*serve, "--ram", "1MiB"], capture_output=True, text=True, env=environment)
         found = re.search(r"smallest that works here is --ram (\d+)MiB", ram.stderr)
         self.budget = int(found[1]) << 20
-        command = [SWS, "serve", model, "--ram", str(self.budget), "--port", "0", "--quiet", "--no-warm-start"]
-        self.process = subprocess.Popen(self.within(command), stderr=subprocess.PIPE, text=True)
+        command = self.within([*serve, "--ram", str(self.budget)], room)
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         for line in self.process.stderr:
             if "listening on http://" in line:
                 host, port = line.split("http://")[1].split(";")[0].rsplit(":", 1)
@@ -71,17 +78,16 @@ class Server:
             sys.exit("load: the server did not start")
         threading.Thread(target=self.process.stderr.read, daemon=True).start()
 
-    def within(self, command):
+    def within(self, command, room=0):
         """The command, in a group that is limited to its budget."""
-        self.group = self.limited()
-        command = [str(word) for word in command]
-        return ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(GROUP), *command] if self.group else command
+        self.group = self.limited(room)
+        return joined(command) if self.group else [str(word) for word in command]
 
-    def limited(self):
+    def limited(self, room):
         """Makes a group that kills above the budget, if that is allowed here."""
         try:
             GROUP.mkdir()
-            (GROUP / "memory.limit_in_bytes").write_text(str(self.budget))
+            (GROUP / "memory.limit_in_bytes").write_text(str(self.budget + room))
             return True
         except OSError as error:
             print(f"load: skipped: the limit, as no control group of version 1 can be made here ({error})")
@@ -137,6 +143,12 @@ class Flaky(Server):
             sys.exit("load: the server did not start")
         host, port = line.split("http://")[1].strip().rsplit(":", 1)
         self.address = (host, int(port))
+
+    def fail(self, per_mille):
+        """From now on, so many reads of a thousand fail."""
+        self.process.stdin.write(f"{per_mille}\n")
+        self.process.stdin.flush()
+        self.process.stdout.readline()
 
     def counted(self):
         """The bytes on its heap, and the number of reads that have failed."""

@@ -1,12 +1,12 @@
-//! A server whose reads fail now and then, for tests/load.py.
+//! A server whose reads fail now and then, for tests/load.py and tests/soak.py.
 //!
 //! ```text
 //! cargo run --release -p sws-serve --example flaky -- MODEL BYTES PER_MILLE
 //! ```
 //!
 //! BYTES is its budget; 0 prints the smallest one, and ends. Of a thousand reads PER_MILLE fail once it is
-//! ready. Each line on standard input is answered with the bytes on the heap and the number of reads that
-//! have failed; the end of the input ends it.
+//! ready; a number on standard input is another PER_MILLE. Each line is answered with the bytes on the heap and
+//! the number of reads that have failed; the end of the input ends it.
 
 use std::alloc::System;
 use std::error::Error;
@@ -75,6 +75,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let counted = Arc::clone(&flaky);
     std::thread::spawn(move || {
         for line in io::stdin().lock().lines() {
+            if let Ok(Ok(per_mille)) = line.as_ref().map(|line| line.parse()) {
+                counted.fail(per_mille);
+            }
             let told = tell(&format!("{} {}", heap(), counted.failed()));
             if line.is_err() || told.is_err() {
                 break;

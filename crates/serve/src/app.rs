@@ -236,7 +236,7 @@ impl App {
             QueuedText { model, text, number, events, queued, entry }
         };
         let jobs = texts.into_iter().enumerate().map(job).collect();
-        self.queue.push(jobs, limits.queue)?;
+        self.queue.push(jobs, limits)?;
         Ok(ReplyTicket::new(received, cancel, limits.queue_time, listed))
     }
 }

@@ -16,7 +16,7 @@ use crate::known::check_names;
 use crate::messages::{RequestMessage, prompt, render, turns};
 use crate::names::names;
 use crate::prepared::Prepared;
-use crate::queue::Happened;
+use crate::queue::{Happened, check_bytes, text_bytes};
 use crate::replies::Replies;
 use crate::reply::AnswerWriter;
 use crate::served::Served;
@@ -148,9 +148,9 @@ impl ChatTexts {
         let replies = Replies::new(app, served, &request, sampling.n);
         let tally = TextTally::new(request.tokens.len(), 1, sampling.n);
         let cancel = Cancel::new();
-        let text = |number| BatchRequest {
+        let text = BatchRequest {
             tokens: request.tokens.clone(),
-            generation: sampling.generation(number),
+            generation: sampling.generation(0),
             position: Position::Start,
             bias: sampling.bias.clone(),
             constraint: constraint.clone(),
@@ -162,7 +162,12 @@ impl ChatTexts {
             owner: 0,
             cancel: cancel.clone(),
         };
-        let mut texts: Vec<BatchRequest> = (0..sampling.n).map(text).collect();
+        if sampling.n > 1 {
+            check_bytes(sampling.n * text_bytes(&text), &app.config.limits)?;
+        }
+        let copy =
+            |number| BatchRequest { generation: sampling.generation(number), ..text.clone() };
+        let mut texts: Vec<BatchRequest> = (0..sampling.n).map(copy).collect();
         let certified = certified(app, served, &sampling, &mut texts)?;
         let tally = tally.with(certified);
         let has_ranks = ranks.is_some();

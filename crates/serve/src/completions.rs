@@ -18,7 +18,7 @@ use crate::known::check_names;
 use crate::messages::encoded;
 use crate::names::names;
 use crate::prepared::Prepared;
-use crate::queue::Happened;
+use crate::queue::{Happened, check_bytes, text_bytes};
 use crate::reply::AnswerWriter;
 use crate::served::Served;
 use crate::sse::{comment, event};
@@ -205,25 +205,31 @@ pub(crate) fn completion_texts(
     let mut texts = Vec::new();
     let mut choices = Vec::new();
     let mut total = 0;
+    let mut bytes = 0;
     for prompt in prompts {
         let (tokens, echoed) = tokens(served, prompt, suffix.as_deref(), special, echo)?;
         total += tokens.len();
+        let text = BatchRequest {
+            tokens,
+            generation: sampling.generation(0),
+            position: Position::Middle,
+            bias: sampling.bias.clone(),
+            constraint: constraint.clone(),
+            ranks: logprobs.map(|top| top as usize),
+            prompt_ranks,
+            pooling: None,
+            witness: None,
+            short_lived: false,
+            owner: 0,
+            cancel: cancel.clone(),
+        };
+        if sampling.n > 1 || !texts.is_empty() {
+            bytes += sampling.n * (text_bytes(&text) + echoed.len());
+            check_bytes(bytes, &app.config.limits)?;
+        }
         for number in 0..sampling.n {
-            choices.push(UnsentText::new(&tokens, &echoed, prompt_ranks, served));
-            texts.push(BatchRequest {
-                tokens: tokens.clone(),
-                generation: sampling.generation(number),
-                position: Position::Middle,
-                bias: sampling.bias.clone(),
-                constraint: constraint.clone(),
-                ranks: logprobs.map(|top| top as usize),
-                prompt_ranks,
-                pooling: None,
-                witness: None,
-                short_lived: false,
-                owner: 0,
-                cancel: cancel.clone(),
-            });
+            choices.push(UnsentText::new(&text.tokens, &echoed, prompt_ranks, served));
+            texts.push(BatchRequest { generation: sampling.generation(number), ..text.clone() });
         }
     }
     let certified = certified(app, served, &sampling, &mut texts)?;

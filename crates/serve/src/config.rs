@@ -61,6 +61,9 @@ pub struct ServerLimits {
     pub connections: usize,
     /// Maximum number of waiting requests.
     pub queue: usize,
+    /// Maximum bytes of the texts of all waiting requests, and of those of one request: tokens, stop strings
+    /// and biases.
+    pub waiting: usize,
     /// Maximum time that a request waits in the queue.
     pub queue_time: Duration,
     /// Time for which the loaded model of several may begin texts while requests for another one
@@ -97,6 +100,7 @@ impl Default for ServerLimits {
             new_tokens: None,
             connections: 256,
             queue: 32,
+            waiting: 4 << 20,
             queue_time: Duration::from_secs(300),
             switch_after: Duration::from_secs(10),
             gap: Duration::from_secs(10),
@@ -112,14 +116,16 @@ impl Default for ServerLimits {
 }
 
 impl ServerLimits {
-    /// Maximum heap bytes of all requests together, without their texts and [structured
+    /// Maximum heap bytes of all requests together, without their running texts and [structured
     /// output](crate::structured): bodies that are being read, as text and as values; connections;
-    /// certificates; token ids of kept prefixes; and kept responses.
+    /// texts that wait, and those of the request that is being prepared; certificates; token ids of
+    /// kept prefixes; and kept responses.
     pub fn heap(&self) -> u64 {
         let connections = self.connections + TOLD;
         VALUES * self.body as u64
             + body_bytes(self.body, connections) as u64
             + connections as u64 * CONNECTION
+            + 2 * self.waiting as u64
             + CERTIFICATE * certificate_bytes(self.body) as u64
             + Batch::TOKENS
             // Those that are kept, and a copy of the one that a request continues.

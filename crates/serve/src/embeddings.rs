@@ -16,7 +16,7 @@ use crate::known::check_names;
 use crate::messages::encoded;
 use crate::names::names;
 use crate::prepared::Prepared;
-use crate::queue::Happened;
+use crate::queue::{Happened, check_bytes, text_bytes};
 use crate::reply::AnswerWriter;
 use crate::served::Served;
 use crate::tally::TextTally;
@@ -145,6 +145,7 @@ impl VectorsAsked {
         let generation = served.defaults.generation(&options).map_err(|e| Failure::of(&e))?;
         let cancel = Cancel::new();
         let mut texts = Vec::with_capacity(prompts.len());
+        let mut bytes = 0;
         for prompt in prompts {
             let tokens = match prompt {
                 CompletionPrompt::Text(text) => encoded(served, &text, true)?,
@@ -152,11 +153,16 @@ impl VectorsAsked {
             };
             check_tokens(&tokens, 0, served.limit, served.vocab)
                 .map_err(|e| Failure::of(&e.into()))?;
-            texts.push(BatchRequest {
+            let text = BatchRequest {
                 pooling: Some(pooling),
                 cancel: cancel.clone(),
                 ..BatchRequest::new(tokens, generation.clone())
-            });
+            };
+            bytes += text_bytes(&text);
+            texts.push(text);
+            if texts.len() > 1 {
+                check_bytes(bytes, &app.config.limits)?;
+            }
         }
         let tokens = texts.iter().map(|text| text.tokens.len()).sum();
         let answer = VectorsAnswer {

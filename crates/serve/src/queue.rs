@@ -7,6 +7,7 @@ use std::time::Duration;
 use sws::{BatchRequest, Generated, Piece, Progress, Rank};
 use tokio::sync::mpsc::Sender;
 
+use crate::config::ServerLimits;
 use crate::cost::Spent;
 use crate::failure::Failure;
 use crate::requests::RequestEntry;
@@ -132,9 +133,27 @@ impl TextQueueState {
     }
 }
 
+/// Bytes of a text that waits, most of which are tokens, stop strings and biases.
+pub(crate) fn text_bytes(text: &BatchRequest) -> usize {
+    let stops: usize = text.generation.stop_strings.iter().map(String::len).sum();
+    size_of::<QueuedText>() + size_of_val(&text.tokens[..]) + stops + size_of_val(&text.bias[..])
+}
+
+/// Refuses a request whose texts take so many bytes, unless they may wait.
+pub(crate) fn check_bytes(bytes: usize, limits: &ServerLimits) -> Result<(), Failure> {
+    let most = limits.waiting;
+    if bytes <= most {
+        return Ok(());
+    }
+    Err(Failure::invalid(format!(
+        "the texts of this request take {bytes} bytes of memory, and may take {most}; ask for fewer in one request"
+    )))
+}
+
 impl TextQueue {
-    /// Adds the texts of a request, if fewer than `most` requests wait.
-    pub(crate) fn push(&self, jobs: Vec<QueuedText>, most: usize) -> Result<(), Failure> {
+    /// Adds the texts of a request, if fewer than [`ServerLimits::queue`] requests wait, and their texts
+    /// leave room.
+    pub(crate) fn push(&self, jobs: Vec<QueuedText>, limits: &ServerLimits) -> Result<(), Failure> {
         let mut state = self.lock();
         if state.closed {
             return Err(Failure::unavailable("the server is about to end; try another"));
@@ -143,7 +162,8 @@ impl TextQueue {
         state.drop_cancelled();
         // Every request has exactly one text with the number 0.
         let requests = state.waiting.iter().filter(|job| job.number == 0).count();
-        if requests >= most {
+        let bytes: usize = state.waiting.iter().chain(&jobs).map(|job| text_bytes(&job.text)).sum();
+        if requests >= limits.queue || (requests > 0 && bytes > limits.waiting) {
             return Err(Failure::busy(format!(
                 "{requests} requests are waiting, and no more can; try again later"
             )));
@@ -290,6 +310,10 @@ mod tests {
     /// The turn of the only model.
     const TURN: ModelTurn = ModelTurn { model: 0, is_over: true };
 
+    fn limits(queue: usize) -> ServerLimits {
+        ServerLimits { queue, ..ServerLimits::default() }
+    }
+
     fn job(number: usize, cancel: &Cancel) -> (QueuedText, Receiver<(usize, Happened)>) {
         let (events, received) = channel(4);
         let shards = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shards/tales-moe");
@@ -326,10 +350,10 @@ mod tests {
         let gone = Cancel::new();
         let here = Cancel::new();
         for cancel in [&gone, &here] {
-            queue.push(vec![job(0, cancel).0], 2).unwrap();
+            queue.push(vec![job(0, cancel).0], &limits(2)).unwrap();
         }
         let (third, _) = job(0, &here);
-        assert_eq!(queue.push(vec![third], 2).unwrap_err().status.as_u16(), 429);
+        assert_eq!(queue.push(vec![third], &limits(2)).unwrap_err().status.as_u16(), 429);
         gone.cancel();
         assert_eq!(queue.len(), 1);
         let NextText::Job(taken) = queue.next(TURN, TextWait::No, |_| true) else {
@@ -337,6 +361,24 @@ mod tests {
         };
         assert!(!taken.text.cancel.is_cancelled());
         assert!(matches!(queue.next(TURN, TextWait::No, |_| true), NextText::Nothing));
+    }
+
+    #[test]
+    fn texts_wait_as_far_as_they_leave_room() {
+        let queue = TextQueue::default();
+        let here = Cancel::new();
+        let large = || {
+            let (mut job, _) = job(0, &here);
+            job.text.tokens = vec![1; 300_000];
+            vec![job]
+        };
+        // One text may always wait, however long.
+        let limits = ServerLimits { waiting: 2 << 20, ..limits(9) };
+        queue.push(large(), &ServerLimits { waiting: 0, ..limits }).unwrap();
+        assert_eq!(queue.push(large(), &limits).unwrap_err().status.as_u16(), 429);
+        queue.push(vec![job(0, &here).0], &limits).unwrap();
+        let NextText::Job(_) = queue.next(TURN, TextWait::No, |_| true) else { panic!("it waits") };
+        queue.push(large(), &limits).unwrap();
     }
 
     #[test]
@@ -350,7 +392,7 @@ mod tests {
             assert!(matches!(waits.join().unwrap(), NextText::Nothing));
         });
         let (waiting, _) = job(0, &Cancel::new());
-        queue.push(vec![waiting], 1).unwrap();
+        queue.push(vec![waiting], &limits(1)).unwrap();
         assert!(matches!(queue.next(TURN, TextWait::Forever, |_| true), NextText::Job(_)));
     }
 
@@ -359,13 +401,13 @@ mod tests {
         let queue = TextQueue::default();
         let cancel = Cancel::new();
         let (waiting, mut events) = job(0, &cancel);
-        queue.push(vec![waiting], 1).unwrap();
+        queue.push(vec![waiting], &limits(1)).unwrap();
         queue.close();
         let Ok((0, Happened::Ended(ended))) = events.try_recv() else { panic!("it is over") };
         assert!(ended.is_err());
         assert!(matches!(queue.next(TURN, TextWait::Forever, |_| true), NextText::Closed));
         let (late, _) = job(0, &cancel);
-        assert_eq!(queue.push(vec![late], 1).unwrap_err().status.as_u16(), 503);
+        assert_eq!(queue.push(vec![late], &limits(1)).unwrap_err().status.as_u16(), 503);
     }
 
     #[test]
@@ -375,7 +417,7 @@ mod tests {
         let mut events = Vec::new();
         for model in [0, 1, 0, 1] {
             let (job, received) = job(0, &cancel);
-            queue.push(vec![QueuedText { model, ..job }], 9).unwrap();
+            queue.push(vec![QueuedText { model, ..job }], &limits(9)).unwrap();
             events.push(received);
         }
         let next =

@@ -37,8 +37,12 @@ impl Preparing {
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Option<T> {
         let (made, result) = oneshot::channel();
-        // A caller that has gone takes no result.
-        let job = Box::new(move || drop(made.send(job())));
+        // A caller that has gone takes no result. If it went before its turn, there is nothing to do.
+        let job = Box::new(move || {
+            if !made.is_closed() {
+                drop(made.send(job()));
+            }
+        });
         self.0.send(job).ok()?;
         result.await.ok()
     }

@@ -304,7 +304,9 @@ impl Worker<'_> {
             Event::Prompt(progress) => {
                 running.entry.done.add(progress.done - running.done);
                 if self.follower.is_some() {
-                    self.news.tokens += progress.done - running.done.max(running.known);
+                    // A text that waited for another knows less if that one has ended early.
+                    let before = running.done.max(running.known);
+                    self.news.tokens += progress.done.saturating_sub(before);
                     self.news.texts.insert(number);
                     self.news.prompt = true;
                 }

@@ -1,5 +1,6 @@
 //! Reading: what the threads of a store share, and what each of them does.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -108,8 +109,15 @@ impl StoreShared {
                 result: Ok(0),
             })
             .collect();
-        self.verifier.drives.read(drive, &mut reads, |read| jobs[read].present);
-        let results: Vec<_> = reads.into_iter().map(|read| read.result).collect();
+        // A reader may be a caller's own. If it panics, whoever waits for the reads must learn of it.
+        let drives = &self.verifier.drives;
+        let read = AssertUnwindSafe(|| drives.read(drive, &mut reads, |read| jobs[read].present));
+        let has_read = catch_unwind(read).is_ok();
+        let panicked = || std::io::Error::other("the reader panicked");
+        let results: Vec<_> = reads
+            .into_iter()
+            .map(|read| if has_read { read.result } else { Err(panicked()) })
+            .collect();
         let now = clock.now();
         let next = {
             let mut state = self.lock();

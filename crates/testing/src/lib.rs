@@ -31,6 +31,11 @@ pub fn is_night() -> bool {
     std::env::var_os("SWS_NIGHT").is_some()
 }
 
+/// All cases of a table in `.ci/night`, and else each `nth`, from the first on.
+pub fn each_nth<T>(cases: impl IntoIterator<Item = T>, nth: usize) -> impl Iterator<Item = T> {
+    cases.into_iter().step_by(if is_night() { 1 } else { nth })
+}
+
 /// The root of the repository.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -1,7 +1,7 @@
 //! Pieces that stay in memory.
 
 use std::collections::HashMap;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use sws_format::{PieceId, PieceKind};
 use sws_kernels::{Encoding, Matrix, MatrixError};
@@ -79,11 +79,10 @@ impl ResidentPieces {
         report: &mut dyn FnMut(u64),
     ) -> Result<(), StreamError> {
         let mut failure = None;
-        store.extract_pieces(reads, arena, |completion| {
+        store.extract_while(reads, arena, |completion| {
             report(completion.layout.slot_len() as u64);
-            if failure.is_none() {
-                failure = self.add(inventory, completion).err();
-            }
+            failure = self.add(inventory, completion).err();
+            if failure.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         failure.map_or(Ok(()), Err)
     }

@@ -363,10 +363,15 @@ fn every_code_and_scale_decodes_alike_in_every_tier() {
             cases.push(Encoded::from_parts(encoding, 1, 256, &parts));
         }
     }
-    for encoded in &cases {
+    let is_night = std::env::var_os("SWS_NIGHT").is_some();
+    for (number, encoded) in cases.iter().enumerate() {
         let matrix = encoded.matrix();
         let cols = matrix.cols();
         for c in 0..cols {
+            // At other times than at night, three cases in a row have all columns.
+            if c % 3 != number % 3 && !is_night {
+                continue;
+            }
             let mut x = vec![0.0; cols];
             x[c] = 1.0;
             let expected = product(Tier::SCALAR, &matrix, &x, 1);

@@ -191,7 +191,7 @@ pub(super) fn windowed(
     Ok(Windowed { window, heads, kv_heads, head_dim })
 }
 
-/// Refuses more biases by distance than memory could hold.
+/// Refuses more biases by distance than memory could hold, in full layers and in those with a window.
 pub(super) fn check_distances(
     config: &FamilyConfig,
     layers: [&AttentionSpec; 2],
@@ -199,12 +199,16 @@ pub(super) fn check_distances(
     let size = |spec: &AttentionSpec| {
         spec.heads.saturating_mul(spec.extras.distances.map_or(0, |it| it.extent))
     };
-    match config.any(&["rel_extent", "sliding_window_size"]) {
-        Some(entry) if layers.into_iter().any(|spec| size(spec) > MAX_STATE) => {
-            Err(entry.invalid("with which no model weighs distances"))
+    let lengths: [&[&'static str]; 2] = [&["rel_extent"], &WINDOW_OF_INKLING];
+    let heads = ["num_attention_heads", "swa_num_attention_heads"];
+    for ((spec, length), heads) in layers.into_iter().zip(lengths).zip(heads) {
+        if size(spec) > MAX_STATE {
+            let entry = config.any(length).or_else(|| config.get(heads));
+            let entry = entry.ok_or(ConfigError::MissingKey(heads))?;
+            return Err(entry.invalid("with which no model weighs distances"));
         }
-        _ => Ok(()),
     }
+    Ok(())
 }
 
 /// Number of values that convolutions see.

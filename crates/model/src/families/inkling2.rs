@@ -84,8 +84,11 @@ const DEFAULTS: FamilyDefaults = FamilyDefaults {
 /// The number added to the mean of squares before states are mixed.
 const KEPT_EPS: f32 = 1e-6;
 
-/// Layers from one kept state to the next, and from one layer without a window to the next.
-const EVERY: usize = 6;
+/// Layers from one kept state to the next, by default.
+const KEPT_EVERY: usize = 6;
+
+/// Layers from one without a window to the next, by default.
+const FULL_EVERY: usize = 6;
 
 fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     only(config, "scoring_func", "sigmoid")?;
@@ -95,13 +98,13 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let mut common = Common::never_rotated(config, &DEFAULTS)?;
     common.decoder.context = count(config, &CONTEXT_OF_INKLING2, DEFAULTS.context, 1 << 32)?;
     let layers = common.layers;
-    let every = kept(config, "n_layers_per_attn_res_block", (Some(EVERY), layers))?;
+    let every = kept(config, "n_layers_per_attn_res_block", (Some(KEPT_EVERY), layers))?;
     let local = match config.get("layer_types") {
         Some(entry) => {
             let supported = "hybrid, hybrid_sliding";
             kinds(config, entry, layers, ["hybrid", "hybrid_sliding"], supported)?
         }
-        None => (1..=layers).map(|l| !l.is_multiple_of(EVERY)).collect(),
+        None => (1..=layers).map(|l| !l.is_multiple_of(FULL_EVERY)).collect(),
     };
     let conv = AddedConv { taps: taps(config)?, divided: true, of_tokens: false };
     let Windowed { window, heads, kv_heads, head_dim } = windowed(config, 1024, [48, 8])?;
@@ -154,7 +157,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         (attention.clone(), ffn)
     })?;
     spec.embedding_norm = Some(spec.layers[0].norm);
-    spec.head.rows = [vocab, predicted];
+    spec.head.rows = [predicted; 2];
     Ok(spec)
 }
 

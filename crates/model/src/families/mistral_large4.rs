@@ -7,7 +7,7 @@ use sws_kernels::functional::RopePairs;
 
 use super::common::{DecoderParts, FamilyDefaults, MAX_WIDTH, switched_off};
 use super::deepseek::sharpened;
-use super::ranked::{RANKED, RankedKeys, RankedLayers, sigmoid};
+use super::ranked::{RANKED, RankedLayers, sigmoid};
 use super::{Ends, Family, TensorRule, expert, matrix, small, sparse};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
@@ -128,9 +128,9 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         scores: RouterScores::Softmax,
         correction: false,
         renormalise: Renormalise::Sum { plus: 1e-20 },
-        ..sigmoid(config, &KEYS)?
+        ..sigmoid(config, &RANKED)?
     };
-    let blocks = RankedLayers::ranked(config, &KEYS, router, layers)?;
+    let blocks = RankedLayers::ranked(config, &RANKED, router, layers)?;
     let cap = config.get("final_logit_softcapping");
     decoder.logit_cap = Some(cap.map_or(Ok(30.0), ConfigEntry::positive)? as f32);
     let mut model = decoder.model(vec![rope], |l| {
@@ -145,8 +145,6 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     model.learned_angles = true;
     Ok(model)
 }
-
-const KEYS: RankedKeys = RANKED;
 
 /// True for each layer with a rotary embedding.
 fn turned(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> {
@@ -166,8 +164,8 @@ fn turned(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError
     list[..layers].iter().map(turns).collect()
 }
 
-/// The latents that each layer sees: its own, or those of the last earlier layer of its kind that
-/// lends them.
+/// The latents that each layer sees: its own, or those of the last earlier layer of its kind whose latents
+/// others see.
 fn latents(config: &FamilyConfig, turned: &[bool]) -> Result<Vec<KeyValues>, ConfigError> {
     let layers = turned.len();
     let Some(entry) = config.get("kv_source_layers") else {
@@ -181,17 +179,25 @@ fn latents(config: &FamilyConfig, turned: &[bool]) -> Result<Vec<KeyValues>, Con
     let sources: Option<Vec<usize>> = list.iter().map(number).collect();
     let supported = "for each layer itself, or the last earlier one of its kind that others see";
     let sources = sources.ok_or_else(|| config.unsupported(entry, supported))?;
-    let lends = |layer: usize| sources[layer + 1..].contains(&layer);
-    let of = |layer: usize| {
-        let source = sources[layer];
-        if source == layer {
-            return Ok(if lends(layer) { KeyValues::Lent } else { KeyValues::Own });
+    let mut is_seen = vec![false; layers];
+    for (layer, &source) in sources.iter().enumerate() {
+        if source < layer {
+            is_seen[source] = true;
         }
-        let last = (0..layer).rev().find(|&l| turned[l] == turned[layer] && lends(l));
-        match last {
-            Some(last) if last == source && sources[last] == last => Ok(KeyValues::Of(source)),
-            _ => Err(config.unsupported(entry, supported)),
+    }
+    // The last layers that others see, unturned and turned.
+    let mut last = [None; 2];
+    let mut latents = Vec::with_capacity(layers);
+    for (layer, &source) in sources.iter().enumerate() {
+        let last = &mut last[usize::from(turned[layer])];
+        latents.push(match source == layer {
+            true => KeyValues::Own,
+            false if *last == Some(source) && sources[source] == source => KeyValues::Of(source),
+            false => return Err(config.unsupported(entry, supported)),
+        });
+        if is_seen[layer] {
+            *last = Some(layer);
         }
-    };
-    (0..layers).map(of).collect()
+    }
+    Ok(latents)
 }

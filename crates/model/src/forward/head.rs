@@ -67,7 +67,9 @@ impl ForwardPass {
         };
         let Workspace { x, input, scratch, logits, streams: room, branch, .. } = work;
         let gated = self.spec.stream_gates().is_some();
-        let [rows_of_head, predicted] = self.spec.head.rows;
+        let [_, predicted] = self.spec.head.rows;
+        let (piece_of_head, head) = self.spec.head();
+        let rows_of_head = head.rows;
         let copied = if gated { state_width } else { width };
         let x = grown(x, count * copied);
         let logits = grown(logits, count * vocab);
@@ -95,10 +97,9 @@ impl ForwardPass {
                 by_rows(x, width, |_, x| norm(tier, by, x, width, vectors));
                 input.pack(tier, x, count, width);
             }
-            let (piece, tensor) = self.spec.head();
             let head = Product::new(
-                piece,
-                tensor.role,
+                piece_of_head,
+                head.role,
                 input,
                 &mut logits[..count * rows_of_head],
                 rows_of_head,
@@ -109,7 +110,11 @@ impl ForwardPass {
             }
             Ok(())
         })?;
-        scale(self.spec.head.scale, &mut logits[..count * rows_of_head]);
+        let computed = &mut logits[..count * rows_of_head];
+        scale(self.spec.head.scale, computed);
+        if let Some(cap) = self.spec.head.cap {
+            by_rows(computed, rows_of_head, |_, rows| soft_cap(tier, rows, cap));
+        }
         if predicted < vocab {
             // Rows are moved from the last to the first, so that none is overwritten before it is
             // moved.
@@ -117,9 +122,6 @@ impl ForwardPass {
                 logits.copy_within(n * rows_of_head..n * rows_of_head + predicted, n * vocab);
                 logits[n * vocab + predicted..(n + 1) * vocab].fill(f32::NEG_INFINITY);
             }
-        }
-        if let Some(cap) = self.spec.head.cap {
-            by_rows(logits, vocab, |_, rows| soft_cap(tier, rows, cap));
         }
         Ok(logits)
     }

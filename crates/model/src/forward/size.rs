@@ -193,8 +193,9 @@ struct Mixers {
     /// Factors of distance biases per token, and the biases of all distances.
     distances: usize,
     bias: usize,
-    /// Sinks and weights of convolutions per token.
-    of_tokens: usize,
+    /// Sinks per token, and weights of a convolution of keys or of values.
+    token_sinks: usize,
+    token_taps: usize,
     /// Elements of the inputs of keys and values, where these have inputs of their own.
     inputs: usize,
 }
@@ -236,8 +237,9 @@ impl Mixers {
             self.distances = self.distances.max(spec.heads * it.rank);
             self.bias = self.bias.max(spec.heads * it.extent);
         }
-        let sinks = if spec.extras.token_sinks { spec.heads } else { 0 };
-        self.of_tokens = self.of_tokens.max(sinks + 2 * spec.token_taps());
+        self.token_sinks =
+            self.token_sinks.max(if spec.extras.token_sinks { spec.heads } else { 0 });
+        self.token_taps = self.token_taps.max(spec.token_taps());
     }
 
     fn add_delta(&mut self, spec: &DeltaSpec) {
@@ -308,7 +310,7 @@ impl Mixers {
         let others = self.gated + self.heads_of_delta + self.gates + self.outputs;
         let sums = (0..heads.min(MAX)).map(|head| tokens_together(head, tokens));
         let sums: usize = sums.map(|tokens| PackedInput::bytes_for(packings, tokens, rank)).sum();
-        let others = others + self.distances + self.of_tokens;
+        let others = others + self.distances + self.token_sinks + 2 * self.token_taps;
         let inputs = match self.inputs {
             0 => 0,
             width => 2 * PackedInput::bytes_for(packings, tokens, width),

@@ -107,8 +107,7 @@ pub enum KeyValues {
     /// The layer's own, which later layers use, too. These layers run after a whole batch was
     /// stored, so all positions are kept, whatever the window.
     Lent,
-    /// Those of this earlier layer, with heads of the same shape. The layer has no matrices for
-    /// keys and values.
+    /// Those of this earlier layer, with heads of the same shape. The layer has no matrix that computes them.
     Of(usize),
 }
 

@@ -80,7 +80,7 @@ pub struct SparseSpec {
 }
 
 /// An indexer. It scores a position by Σ w · relu(q · k) over its heads. Queries are computed from
-/// the latent query; the weights, and the single key of a position, from the hidden state.
+/// the latent query, or from the hidden state; the weights, and the single key of a position, from the hidden state.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IndexerSpec {
     /// Heads.

@@ -184,9 +184,10 @@ fn filled(len: usize, byte: u8) -> Option<Slot> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
     use sws_kernels::Encoding;
+    use sws_testing::{each_nth, is_night};
 
     use super::*;
     use crate::{Format, Outline};
@@ -202,9 +203,11 @@ mod tests {
         let threads = Threads::start(2).unwrap();
         let mut dry = Dry::new(Tier::best(), &threads).unwrap();
         let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs");
+        let configs = configs.read_dir().unwrap().map(|config| config.unwrap().path());
+        let mut configs: Vec<PathBuf> = configs.collect();
+        configs.sort();
         let mut count = 0;
-        for config in configs.read_dir().unwrap() {
-            let path = config.unwrap().path();
+        for path in each_nth(configs, 3) {
             // Some were published without all that a model needs.
             let Some((outline, format)) = outline(&path) else { continue };
             count += 1;
@@ -218,7 +221,7 @@ mod tests {
                 assert!((found / expected - 1.0).abs() < 1e-9, "{found} s, not {expected}");
             }
         }
-        assert!(count >= 65, "{count} of the configurations");
+        assert!(count >= if is_night() { 65 } else { 20 }, "{count} of the configurations");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use sws_model::Role;
 use sws_store::{NVMeWeightStore, StoreOptions};
 use sws_testing::readers::{BitFlip, Failing, MemoryReader, Short, Slow};
 
-use super::support::{Fixture, goldens, hash, try_hash, waiter};
+use super::support::{Fixture, goldens, hash, llama_with_a_large_head, try_hash, waiter};
 
 fn fixtures() -> Vec<Fixture> {
     let models = ["llama", "mixtral", "qwen2_moe"];
@@ -152,26 +152,41 @@ impl ShardReader for Cancelling {
 #[test]
 fn cancelled_pass_returns_its_memory() {
     for fixture in fixtures() {
-        let tokens = fixture.tokens(10);
-        let expected = hash(&mut fixture.resident(), &tokens);
-        for at in (60..200).step_by(7) {
-            let (inner, waiter) = (fixture.memory(), waiter());
-            let count = AtomicU64::new(0);
-            let reader = Cancelling { inner, waiter: waiter.clone(), at, count };
-            let plan = fixture.plan(0, 30_000);
-            let store = fixture.store(Some(Arc::new(reader)));
-            let mut session = fixture.streaming(&plan, store, waiter.clone()).unwrap();
-            let idle = session.source().free_ring_bytes();
-            let error = loop {
-                if let Err(error) = try_hash(&mut session, &tokens) {
-                    break error.to_string();
-                }
-            };
-            assert_eq!(error, "the pass was cancelled", "{}", fixture.name);
-            assert_eq!(session.source().free_ring_bytes(), idle, "{at}");
-            waiter.resume();
-            assert_eq!(hash(&mut session, &tokens), expected, "{}: {at}", fixture.name);
-        }
+        cancel_at(&fixture, (60..200).step_by(7));
+    }
+}
+
+/// Of an encoding with a part that is lent with every block.
+#[test]
+fn cancelled_pass_within_a_matrix_of_many_blocks_returns_its_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    llama_with_a_large_head(dir.path());
+    for encoding in [Encoding::Bf12, Encoding::Q8] {
+        cancel_at(&Fixture::sharded(dir.path(), encoding), (40..400).step_by(9));
+    }
+}
+
+/// Cancels passes at these reads, one at a time.
+fn cancel_at(fixture: &Fixture, reads: impl Iterator<Item = u64>) {
+    let tokens = fixture.tokens(10);
+    let expected = hash(&mut fixture.resident(), &tokens);
+    for at in reads {
+        let (inner, waiter) = (fixture.memory(), waiter());
+        let count = AtomicU64::new(0);
+        let reader = Cancelling { inner, waiter: waiter.clone(), at, count };
+        let plan = fixture.plan(0, 30_000);
+        let store = fixture.store(Some(Arc::new(reader)));
+        let mut session = fixture.streaming(&plan, store, waiter.clone()).unwrap();
+        let idle = session.source().free_ring_bytes();
+        let error = loop {
+            if let Err(error) = try_hash(&mut session, &tokens) {
+                break error.to_string();
+            }
+        };
+        assert_eq!(error, "the pass was cancelled", "{}", fixture.name);
+        assert_eq!(session.source().free_ring_bytes(), idle, "{at}");
+        waiter.resume();
+        assert_eq!(hash(&mut session, &tokens), expected, "{}: {at}", fixture.name);
     }
 }
 

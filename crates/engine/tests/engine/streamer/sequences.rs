@@ -9,6 +9,7 @@ use sws_engine::{PlanOptions, Planner};
 use sws_format::ShardReader;
 use sws_kernels::functional::argmax;
 use sws_model::{Chunk, Inventory, StepOutcome};
+use sws_testing::each_nth;
 
 use super::*;
 
@@ -397,7 +398,9 @@ fn misses(policy: PolicyKind, more: u64, lends: bool) -> [u64; 2] {
 /// number of tokens changes cost no reads.
 #[test]
 fn replay_predicts_the_reads_of_sequences_that_come_and_go() {
-    for (policy, more) in PolicyKind::ALL.into_iter().flat_map(|p| [2, 6, 12].map(|m| (p, m))) {
+    let cases =
+        PolicyKind::ALL.into_iter().flat_map(|policy| [2, 6, 12].map(|more| (policy, more)));
+    for (policy, more) in each_nth(cases, 2) {
         let [engine, replayed] = misses(policy, more, false);
         assert!(replayed > 1000, "{policy}, {more} MiB: {replayed} misses show nothing");
         let near = engine.abs_diff(replayed) * 50 <= replayed;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use sws_model::{CausalLm, ModelSpec};
-use sws_testing::goldens::{Tensors, golden_dir, goldens};
+use sws_testing::goldens::{Tensors, change, copy, golden_dir, goldens};
 
 use crate::forward::support::{Fixture, Recorder};
 
@@ -550,4 +550,34 @@ fn scored(dir: &Path) -> Vec<f32> {
     let mut seen = Recorder::default();
     Fixture::at(dir).session().score(&[1, 5, 9, 2], &mut seen).unwrap();
     seen.logits
+}
+
+/// Under a cap, too; the others have the logits that they have with all tokens.
+#[test]
+fn tokens_that_a_model_lacks_are_never_chosen() {
+    const PREDICTED: usize = 90;
+    let score = |fixture: &Fixture, tokens: &[u32]| {
+        let mut seen = Recorder::default();
+        fixture.session().score(tokens, &mut seen).unwrap();
+        seen.logits
+    };
+    for name in ["inkling", "inkling2", "inkling2_text"] {
+        let dir = tempfile::tempdir().unwrap();
+        copy(name, dir.path());
+        change(dir.path(), "config.json", |config| {
+            let text =
+                if config["text_config"].is_object() { &mut config["text_config"] } else { config };
+            text["unpadded_vocab_size"] = PREDICTED.into();
+        });
+        let (all, fewer) = (Fixture::open(name), Fixture::at(dir.path()));
+        let tokens: Vec<u32> =
+            all.golden().tokens.into_iter().map(|t| t % PREDICTED as u32).collect();
+        let vocab = all.spec.vocab;
+        assert!(vocab > PREDICTED, "{name}");
+        let (expected, found) = (score(&all, &tokens), score(&fewer, &tokens));
+        for (expected, found) in expected.chunks(vocab).zip(found.chunks(vocab)) {
+            assert_eq!(expected[..PREDICTED], found[..PREDICTED], "{name}");
+            assert!(found[PREDICTED..].iter().all(|&x| x == f32::NEG_INFINITY), "{name}");
+        }
+    }
 }

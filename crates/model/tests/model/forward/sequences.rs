@@ -6,6 +6,7 @@ use sws_model::{
     Chunk, ForwardPass, ForwardState, KvPrecision, LayerSpec, LogitRows, Mixer, Prefix,
     ResidentSource,
 };
+use sws_testing::is_night;
 
 use crate::forward::support::{Fixture, variants};
 
@@ -90,13 +91,16 @@ fn bytes(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Vec<u8> {
 
 #[test]
 fn prefixes_continue_as_their_sequence_does_from_bytes_too() {
-    for name in variants() {
+    let kinds = [(64, KvPrecision::F32), (usize::MAX, KvPrecision::Bf16), (64, KvPrecision::Q8)];
+    for (index, name) in variants().into_iter().enumerate() {
         let mut fixture = Fixture::open(&name);
         // Room for a whole block.
         fixture.spec.context = fixture.spec.context.max(400);
-        for (page, precision) in
-            [(64, KvPrecision::F32), (usize::MAX, KvPrecision::Bf16), (64, KvPrecision::Q8)]
-        {
+        for (number, (page, precision)) in kinds.into_iter().enumerate() {
+            // Three models in a row have all.
+            if number != index % 3 && !is_night() {
+                continue;
+            }
             let mut it = Sequences::with(&fixture, page, precision);
             let len = 290;
             let tokens = fixture.golden().tokens;
