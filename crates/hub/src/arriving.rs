@@ -64,61 +64,41 @@ impl Arriving {
         watch: Arc<dyn DownloadWatch + Send>,
         usable: &dyn Fn(&dyn Checkpoint) -> Result<(), String>,
     ) -> Result<Arriving, HubError> {
-        let ArrivalParts { client, listing, weights, small, cached } = arrival;
         let sketch = staging.dir.join(SKETCH);
         let whole = staging.dir.join(WHOLE);
-        staging.begin(&listing)?;
+        staging.begin(&arrival.listing)?;
         for dir in [&sketch, &whole] {
             // A link could lead to a directory with other files, which would be removed.
             if dir.symlink_metadata().is_ok_and(|about| !about.is_dir()) {
                 remove(dir)?;
             }
-            std::fs::create_dir_all(dir).map_err(|e| HubError::write(dir, e))?;
+            std::fs::create_dir_all(dir).map_err(HubError::writing(dir))?;
         }
-        for file in &small {
+        for file in &arrival.small {
             let path = sketch.join(&file.name);
             if !is_whole(&path, file) {
                 remove(&path)?;
                 remove_irregular(&incomplete(&path))?;
-                fetch(&client, &listing, file, &path, &Unwatched)?;
+                fetch(&arrival.client, &arrival.listing, file, &path, &Unwatched)?;
             }
         }
-        let contents = |problem| HubError::Contents { id: listing.id.clone(), problem };
-        let unusable = |reason: String| {
-            // The message should name the file on the hub, not the place of its sketch.
-            let reason = reason.replace(&format!("{}/", sketch.display()), "");
-            contents(format!("cannot be used: {reason}"))
-        };
-        let opened = || {
-            sketches(&client, &listing, &weights, &sketch, &*watch)?;
-            remove_others(&sketch, &[small.as_slice(), weights.as_slice()])?;
-            let inner = open_checkpoint(&sketch, None).map_err(|e| unusable(e.to_string()))?;
-            usable(&*inner).map_err(unusable)?;
-            let names = inner.files().iter().map(|file| &file.name);
-            if names.ne(weights.iter().map(|file| &file.name)) {
-                let problem = "lists other weight files than its index; report it there";
-                return Err(contents(problem.to_owned()));
-            }
-            Ok(inner)
-        };
-        let forget = || weights.iter().try_for_each(|file| remove(&sketch.join(&file.name)));
-        let inner = match opened() {
+        let inner = match arrival.open_sketches(&sketch, &*watch, usable) {
             Err(error @ HubError::Contents { .. }) => {
                 info!("{error}; its headers are downloaded again");
-                forget()?;
-                opened().or_else(|error| forget().and(Err(error)))?
+                arrival.remove_sketches(&sketch)?;
+                match arrival.open_sketches(&sketch, &*watch, usable) {
+                    Ok(inner) => inner,
+                    Err(error) => {
+                        arrival.remove_sketches(&sketch)?;
+                        return Err(error);
+                    }
+                }
             }
             opened => opened?,
         };
-        let places = weights.iter().map(|file| {
-            let blob = cached.as_ref().map(|cached| cached.blob(&file.etag));
-            match blob.filter(|blob| is_there(blob, file.len)) {
-                Some(blob) => ArrivalPlace { path: blob, ours: false },
-                None => ArrivalPlace { path: whole.join(&file.name), ours: true },
-            }
-        });
-        let places: Vec<ArrivalPlace> = places.collect();
+        let places = arrival.places(&whole);
         let reader = DirectReader::of(places.iter().map(|place| place.path.clone()).collect());
+        let ArrivalParts { client, listing, weights, .. } = arrival;
         let states = weights.iter().map(|_| Mutex::new(false)).collect();
         let failure = Mutex::new(None);
         let files = ArrivingFiles {
@@ -137,16 +117,70 @@ impl Arriving {
 
     /// Reserves disk space for the weight files that sharding needs at a time.
     pub fn reserve(&mut self, manifest: &Manifest) {
-        let ours = |file: usize| self.files.places.get(file).is_some_and(|place| place.ours);
-        let there = self.files.places.iter().filter(|place| place.ours);
-        let there: u64 =
-            there.map(|place| place.path.metadata().map_or(0, |about| about.len())).sum();
-        self.room = most_at_a_time(manifest, &ours).saturating_sub(there);
+        let places = &self.files.places;
+        let mut there: u64 = 0;
+        for place in places.iter().filter(|place| place.ours) {
+            there += place.path.metadata().map_or(0, |about| about.len());
+        }
+        self.room = most_at_a_time(manifest, places).saturating_sub(there);
     }
 
     /// The error that ended a download. The sharder only knows that a read failed.
     pub fn failure(&self) -> Option<HubError> {
         self.files.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl ArrivalParts {
+    /// Makes the missing sketches in a directory, and opens the checkpoint that they form.
+    fn open_sketches(
+        &self,
+        sketch: &Path,
+        watch: &dyn DownloadWatch,
+        usable: &dyn Fn(&dyn Checkpoint) -> Result<(), String>,
+    ) -> Result<Box<dyn Checkpoint>, HubError> {
+        sketches(&self.client, &self.listing, &self.weights, sketch, watch)?;
+        remove_others(sketch, &[self.small.as_slice(), self.weights.as_slice()])?;
+        let inner = match open_checkpoint(sketch, None) {
+            Ok(inner) => inner,
+            Err(e) => return Err(self.unusable(sketch, &e.to_string())),
+        };
+        if let Err(reason) = usable(&*inner) {
+            return Err(self.unusable(sketch, &reason));
+        }
+        let names = inner.files().iter().map(|file| &file.name);
+        if names.ne(self.weights.iter().map(|file| &file.name)) {
+            let problem = "lists other weight files than its index; report it there";
+            return Err(self.listing.contents_error(problem));
+        }
+        Ok(inner)
+    }
+
+    /// The error for sketches that cannot be used.
+    fn unusable(&self, sketch: &Path, reason: &str) -> HubError {
+        // The message should name the file on the hub, not the place of its sketch.
+        let reason = reason.replace(&format!("{}/", sketch.display()), "");
+        self.listing.contents_error(format!("cannot be used: {reason}"))
+    }
+
+    fn remove_sketches(&self, sketch: &Path) -> Result<(), HubError> {
+        for file in &self.weights {
+            remove(&sketch.join(&file.name))?;
+        }
+        Ok(())
+    }
+
+    /// Location of each weight file: in the cache if it is there, else in the directory `whole`.
+    fn places(&self, whole: &Path) -> Vec<ArrivalPlace> {
+        let mut places = Vec::with_capacity(self.weights.len());
+        for file in &self.weights {
+            let blob = self.cached.as_ref().map(|cached| cached.blob(&file.etag));
+            places.push(match blob.filter(|blob| is_there(blob, file.len)) {
+                Some(blob) => ArrivalPlace { path: blob, ours: false },
+                None => ArrivalPlace { path: whole.join(&file.name), ours: true },
+            });
+        }
+        places
     }
 }
 
@@ -222,11 +256,14 @@ impl std::fmt::Debug for ArrivingFiles {
 }
 
 impl ArrivingFiles {
+    /// State, listing and location of a file.
+    fn at(&self, index: usize) -> Option<(&Mutex<bool>, &HubFile, &ArrivalPlace)> {
+        Some((self.states.get(index)?, self.weights.get(index)?, self.places.get(index)?))
+    }
+
     /// Waits until a file has arrived, and downloads it if necessary.
     fn arrive(&self, index: usize) -> io::Result<()> {
-        let (Some(state), Some(file), Some(place)) =
-            (self.states.get(index), self.weights.get(index), self.places.get(index))
-        else {
+        let Some((state, file, place)) = self.at(index) else {
             return Err(io::ErrorKind::NotFound.into());
         };
         let mut arrived = state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -259,9 +296,8 @@ impl ArrivingFiles {
         } else {
             // Other programs have put it there.
             info!("`{}` is taken from the Hugging Face cache", file.name);
-            let refused = |e| HubError::read(&place.path, e);
             let found = File::open(&place.path).and_then(|found| matches(file, found));
-            if !found.map_err(refused)? {
+            if !found.map_err(HubError::reading(&place.path))? {
                 return Err(HubError::DamagedBlob { path: place.path.clone() });
             }
             self.watch.moved(file.len as i64);
@@ -277,11 +313,7 @@ impl ArrivingFiles {
     /// Removes a file that is no longer needed. The reader may still have it open, so it is
     /// truncated, which frees the disk space at once.
     fn release(&self, index: usize) {
-        let (Some(state), Some(file), Some(place)) =
-            (self.states.get(index), self.weights.get(index), self.places.get(index))
-        else {
-            return;
-        };
+        let Some((state, file, place)) = self.at(index) else { return };
         let arrived = *state.lock().unwrap_or_else(PoisonError::into_inner);
         if !arrived {
             // All shards of this file were made by an earlier run.
@@ -309,24 +341,32 @@ impl ShardReader for ArrivingFiles {
     }
 }
 
-/// Maximum bytes of downloaded files (`ours`) that are needed at a time, if shards are made in the
-/// order of files. A piece in several files needs all of them.
-fn most_at_a_time(manifest: &Manifest, ours: &dyn Fn(usize) -> bool) -> u64 {
+/// Maximum bytes of downloaded files that are needed at a time, if shards are made in the order of
+/// files. A piece in several files needs all of them.
+fn most_at_a_time(manifest: &Manifest, places: &[ArrivalPlace]) -> u64 {
     let mut last_use: Vec<usize> = (0..manifest.files.len()).collect();
     for piece in &manifest.pieces {
-        let files = || piece.tensors.iter().flat_map(|t| &t.parts).map(|part| part.file as usize);
-        let last = files().max().unwrap_or(0);
-        for file in files() {
+        let parts = piece.tensors.iter().flat_map(|tensor| &tensor.parts);
+        let files: Vec<usize> = parts.map(|part| part.file as usize).collect();
+        let last = files.iter().copied().max().unwrap_or(0);
+        for file in files {
             if let Some(known) = last_use.get_mut(file) {
                 *known = last.max(*known);
             }
         }
     }
-    let held = |now: usize| {
-        let kept = (0..=now).filter(|&file| last_use[file] >= now && ours(file));
-        kept.map(|file| manifest.files[file].len).fold(0, u64::saturating_add)
-    };
-    (0..manifest.files.len()).map(held).max().unwrap_or(0)
+    let mut most = 0;
+    for now in 0..manifest.files.len() {
+        let mut held: u64 = 0;
+        for ((file, place), last) in manifest.files.iter().zip(places).zip(&last_use).take(now + 1)
+        {
+            if place.ours && *last >= now {
+                held = held.saturating_add(file.len);
+            }
+        }
+        most = most.max(held);
+    }
+    most
 }
 
 /// Makes the sketches that are missing, several at a time.
@@ -367,11 +407,12 @@ fn sketches(
     };
     std::thread::scope(|scope| {
         let threads: Vec<_> = (1..SKETCHES.min(missing.len())).map(|_| scope.spawn(work)).collect();
-        let mine = work();
-        let others = threads.into_iter().map(|thread| thread.join());
-        others
-            .map(|done| done.unwrap_or_else(|e| std::panic::resume_unwind(e)))
-            .fold(mine, Result::and)
+        let mut result = work();
+        for thread in threads {
+            let done = thread.join().unwrap_or_else(|e| std::panic::resume_unwind(e));
+            result = result.and(done);
+        }
+        result
     })
 }
 
@@ -385,7 +426,7 @@ pub(crate) fn fetch(
 ) -> Result<(), HubError> {
     let partial = incomplete(path);
     client.download(listing, file, &partial, watch)?;
-    std::fs::rename(&partial, path).map_err(|e| HubError::write(path, e))
+    std::fs::rename(&partial, path).map_err(HubError::writing(path))
 }
 
 /// Path of an incomplete file.
@@ -416,8 +457,8 @@ fn remove_irregular(path: &Path) -> Result<(), HubError> {
 /// Removes all other files from the directory of sketches, because all small files there are copied
 /// beside the shards. Hidden files are not copied.
 fn remove_others(dir: &Path, files: &[&[HubFile]]) -> Result<(), HubError> {
-    for entry in dir.read_dir().map_err(|e| HubError::read(dir, e))? {
-        let entry = entry.map_err(|e| HubError::read(dir, e))?;
+    for entry in dir.read_dir().map_err(HubError::reading(dir))? {
+        let entry = entry.map_err(HubError::reading(dir))?;
         let name = entry.file_name();
         let is_hidden = name.as_encoded_bytes().starts_with(b".");
         if !is_hidden && !files.iter().copied().flatten().any(|file| name == *file.name) {

@@ -33,9 +33,8 @@ impl Client {
     }
 
     fn sketch_one(&self, listing: &Listing, file: &HubFile, path: &Path) -> Result<(), HubError> {
-        let refused = |e| HubError::write(path, e);
-        let out = File::create_new(path).map_err(refused)?;
-        out.set_len(file.len).map_err(refused)?;
+        let out = File::create_new(path).map_err(HubError::writing(path))?;
+        out.set_len(file.len).map_err(HubError::writing(path))?;
         let address = self.file(&listing.id, &listing.commit, &file.name);
         let about = RequestSubject::of(listing, file, false);
         let mut beginning = PartialFile {
@@ -54,7 +53,7 @@ impl Client {
             return Err(self.explained(failure, &about));
         }
         let header = read.map_err(|reason| match reason {
-            GgufError::Read(cause) => refused(cause),
+            GgufError::Read(cause) => HubError::write(path, cause),
             reason => HubError::Contents {
                 id: listing.id.clone(),
                 problem: format!("has a file {:?} that cannot be used: it {reason}", file.name),
@@ -66,7 +65,7 @@ impl Client {
             let range = tensor.offset..tensor.offset + tensor.len;
             let bytes = self.range(&mut address, file, range);
             let bytes = bytes.map_err(|failure| self.explained(failure, &about))?;
-            write_all_at(&out, &bytes, tensor.offset).map_err(refused)?;
+            write_all_at(&out, &bytes, tensor.offset).map_err(HubError::writing(path))?;
         }
         Ok(())
     }
