@@ -108,16 +108,23 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
         ("serve", cfg!(feature = "serve")),
         ("uring", cfg!(feature = "uring")),
     ];
-    let features = features.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| name);
-    let tiers = Tier::available().into_iter().map(Tier::name);
-    // Empty where it is not known: build.rs.
-    let commit = Some(env!("SWS_COMMIT")).filter(|commit| !commit.is_empty());
+    let mut built_in = Vec::new();
+    for (name, is_on) in features {
+        if is_on {
+            built_in.push(name);
+        }
+    }
+    let tiers: Vec<&str> = Tier::available().into_iter().map(Tier::name).collect();
+    let commit = match env!("SWS_COMMIT") {
+        // Where it is not known: build.rs.
+        "" => String::new(),
+        commit => format!(" ({commit})"),
+    };
     format!(
-        "{}{}\nfeatures: {}\ntiers of this CPU: {}",
+        "{}{commit}\nfeatures: {}\ntiers of this CPU: {}",
         env!("CARGO_PKG_VERSION"),
-        commit.map_or(String::new(), |commit| format!(" ({commit})")),
-        features.collect::<Vec<_>>().join(" "),
-        tiers.collect::<Vec<_>>().join(" "),
+        built_in.join(" "),
+        tiers.join(" "),
     )
 });
 
@@ -146,8 +153,9 @@ const GPU: [&str; 3] = ["-ngl", "--gpu-layers", "--n-gpu-layers"];
 
 /// Leaves out an option that asks for nothing of a GPU, out of habit, and refuses one that does.
 fn without_gpu(mut words: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
-    let is_gpu = |word: &OsString| GPU.iter().any(|option| word == option);
-    let Some(at) = words.iter().position(is_gpu) else { return Ok(words) };
+    let Some(at) = words.iter().position(|word| GPU.iter().any(|option| word == option)) else {
+        return Ok(words);
+    };
     // Behind this word they are texts.
     if words[..at].iter().any(|word| word == "--") {
         return Ok(words);
@@ -214,23 +222,27 @@ fn variable(command: &clap::Command, long: &str) -> Option<String> {
 
 /// Suggests a command of the same letters, which clap finds too far away: `rnu`.
 fn with_suggestion(mut error: clap::Error, command: &clap::Command) -> clap::Error {
-    let letters = |word: &str| {
-        let mut letters: Vec<char> = word.chars().collect();
-        letters.sort_unstable();
-        letters
-    };
     if let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand)
         && error.get(ContextKind::SuggestedSubcommand).is_none()
     {
-        let names = command.get_subcommands().map(clap::Command::get_name);
-        let typed = typed.clone();
-        let similar = names.filter(|name| letters(name) == letters(&typed));
-        let similar: Vec<String> = similar.map(str::to_owned).collect();
+        let mut similar = Vec::new();
+        for name in command.get_subcommands().map(clap::Command::get_name) {
+            if letters(name) == letters(typed) {
+                similar.push(name.to_owned());
+            }
+        }
         if !similar.is_empty() {
             error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(similar));
         }
     }
     error
+}
+
+/// The letters of a word, sorted.
+fn letters(word: &str) -> Vec<char> {
+    let mut letters: Vec<char> = word.chars().collect();
+    letters.sort_unstable();
+    letters
 }
 
 /// Parses a command line again, with the entries of a configuration file that apply to it.

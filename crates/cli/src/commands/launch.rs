@@ -69,9 +69,9 @@ pub(crate) fn run(args: &Launch) -> anyhow::Result<ExitCode> {
     }
     let mut command = Command::new(start.program);
     command.args(&start.arguments).args(&args.rest).envs(start.variables);
-    start.unset.iter().for_each(|name| {
+    for name in start.unset {
         command.env_remove(name);
-    });
+    }
     // Returns only if the program could not take this one's place.
     let error = become_program(&mut command);
     let program = start.program;

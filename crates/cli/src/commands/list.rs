@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::anyhow;
+use anyhow::bail;
 use serde::Serialize;
 use sws::{Footprint, Model};
 use sws_engine::PlanOptions;
@@ -120,9 +120,12 @@ impl ListRow {
 
 /// The GGUF files in a directory.
 fn within(dir: &Path) -> anyhow::Result<Vec<ListRow>> {
-    let entries = dir.read_dir().map_err(|error| {
-        anyhow!("`{}` cannot be read ({error}); give another --dir", dir.display())
-    })?;
+    let entries = match dir.read_dir() {
+        Ok(entries) => entries,
+        Err(error) => {
+            bail!("`{}` cannot be read ({error}); give another --dir", dir.display())
+        }
+    };
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     let names: Vec<String> = names.collect();
     let mut rows = Vec::new();

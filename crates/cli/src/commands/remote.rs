@@ -92,8 +92,10 @@ impl Remote {
 
     /// The command that downloads it, in a format that is not the default one where only that fits.
     pub(crate) fn next(&self, form: Option<&str>) -> String {
-        let form = form.map_or(String::new(), |form| format!(" --as {form}"));
-        format!("next: sws pull {}{form}\n", self.model)
+        match form {
+            Some(form) => format!("next: sws pull {} --as {form}\n", self.model),
+            None => format!("next: sws pull {}\n", self.model),
+        }
     }
 }
 
@@ -129,7 +131,7 @@ pub(crate) fn asking(id: &ModelId) {
 pub(crate) fn at_a_time(files: impl Iterator<Item = u64>) -> u64 {
     let mut files: Vec<u64> = files.collect();
     files.sort_unstable();
-    files.iter().rev().take(2).fold(0, |sum, len| sum.saturating_add(*len))
+    files.iter().rev().take(2).copied().fold(0, u64::saturating_add)
 }
 
 /// Lists the files of a model that is not on this machine, as `missing` says of it. What was typed may

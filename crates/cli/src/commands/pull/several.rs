@@ -59,7 +59,7 @@ impl Pull<'_> {
 }
 
 fn bytes(files: &[HubFile]) -> u64 {
-    files.iter().fold(0, |sum, file| sum.saturating_add(file.len))
+    files.iter().map(|file| file.len).fold(0, u64::saturating_add)
 }
 
 /// Memory besides the weights with which no token of a model reads from disk, as its header tells. All

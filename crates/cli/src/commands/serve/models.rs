@@ -66,11 +66,15 @@ pub(super) fn open(args: &args::Serve) -> anyhow::Result<Vec<OpenedModel>> {
 
 /// Spreads the reads of each model over those copies that are of it. The first refuses the others.
 fn spread(opened: &mut [OpenedModel], copies: &[PathBuf]) -> sws::Result<()> {
-    let of = |copy: &PathBuf| opened.iter().position(|one| one.model.has_copy_in(copy));
-    let owners: Vec<usize> = copies.iter().map(|copy| of(copy).unwrap_or(0)).collect();
-    for (number, one) in opened.iter_mut().enumerate() {
-        let own = copies.iter().zip(&owners).filter(|(_, owner)| **owner == number);
-        model::spread(&mut one.model, &own.map(|(copy, _)| copy.clone()).collect::<Vec<_>>())?;
+    let mut of_models: Vec<Vec<PathBuf>> = vec![Vec::new(); opened.len()];
+    for copy in copies {
+        let owner = opened.iter().position(|one| one.model.has_copy_in(copy)).unwrap_or(0);
+        if let Some(own) = of_models.get_mut(owner) {
+            own.push(copy.clone());
+        }
+    }
+    for (one, copies) in opened.iter_mut().zip(of_models) {
+        model::spread(&mut one.model, &copies)?;
     }
     Ok(())
 }
@@ -150,14 +154,19 @@ fn models_of(typed: &[PathBuf]) -> anyhow::Result<Vec<TypedModel>> {
     Ok(all)
 }
 
+fn is_model(dir: &Path) -> bool {
+    [MANIFEST_FILE, "config.json"].iter().any(|name| dir.join(name).exists())
+}
+
+fn is_plain(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+}
+
 /// A model with the name before `=`, if there is one and the whole is no path.
 fn named(typed: &Path) -> TypedModel {
-    let plain = |name: &str| {
-        !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
-    };
     let parts = typed.to_str().filter(|_| !typed.exists()).and_then(|typed| typed.split_once('='));
     match parts {
-        Some((name, place)) if plain(name) && !place.is_empty() => {
+        Some((name, place)) if is_plain(name) && !place.is_empty() => {
             TypedModel { place: Some(place.into()), name: Some(name.to_owned()), is_found: false }
         }
         _ => TypedModel { place: Some(typed.to_owned()), ..TypedModel::default() },
@@ -167,8 +176,7 @@ fn named(typed: &Path) -> TypedModel {
 /// The models in a directory that is none itself, and in those below it, in the order of their names.
 /// Nothing in any other place.
 fn within(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let is_model = |dir: &Path| [MANIFEST_FILE, "config.json"].map(|name| dir.join(name).exists());
-    if !dir.is_dir() || is_model(dir).contains(&true) {
+    if !dir.is_dir() || is_model(dir) {
         return Ok(Vec::new());
     }
     let unread =
@@ -176,7 +184,7 @@ fn within(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = ggufs(dir);
     for entry in dir.read_dir().map_err(unread)? {
         let below = entry.map_err(unread)?.path();
-        if is_model(&below).contains(&true) {
+        if is_model(&below) {
             found.push(below);
         } else if below.is_dir() {
             found.extend(ggufs(&below));
