@@ -179,7 +179,9 @@ pub(crate) fn completion_texts(
     if best_of.is_some_and(|best| best != sampling.n) {
         return Err(Failure::unsupported("best_of", "best_of is supported only if it equals n"));
     }
-    if let Some(logprobs) = logprobs.filter(|&logprobs| logprobs > RANKS) {
+    if let Some(logprobs) = logprobs
+        && logprobs > RANKS
+    {
         let message = format!("logprobs is {logprobs}, and must be at most {RANKS}");
         return Err(Failure::field("logprobs", message));
     }
@@ -198,9 +200,10 @@ pub(crate) fn completion_texts(
         let message = format!("a request has 1 to {most} texts: its prompts times n");
         return Err(Failure::field("prompt", message));
     }
-    let format = parse::<StructuredFields>(body)?.output_format()?;
-    let constraint =
-        format.map(|format| format.of_a_text(app, served, &sampling.generation)).transpose()?;
+    let constraint = match parse::<StructuredFields>(body)?.output_format()? {
+        Some(format) => Some(format.of_a_text(app, served, &sampling.generation)?),
+        None => None,
+    };
     let cancel = Cancel::new();
     let mut texts = Vec::new();
     let mut choices = Vec::new();
@@ -383,7 +386,9 @@ impl AnswerWriter for Completed {
                 comment(out, &format!("prompt {}/{}", progress.done, progress.total));
             }
             Happened::Ranked(ranks) => {
-                ranks.iter().for_each(|rank| choice.rank(&self.served, rank));
+                for rank in &ranks {
+                    choice.rank(&self.served, rank);
+                }
             }
             Happened::Piece(piece, rank) => {
                 choice.text.push_str(&piece.text);

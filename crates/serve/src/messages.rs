@@ -208,11 +208,11 @@ pub(crate) fn render(
             format!("there are {} messages, and at most {most} are allowed", messages.len());
         return Err(Failure::field("messages", message));
     }
-    let template = served.text.template().ok_or_else(|| {
-        Failure::not_offered(
+    let Some(template) = served.text.template() else {
+        return Err(Failure::not_offered(
             "this model has no chat template, so it was not made for conversation; use /v1/completions",
-        )
-    })?;
+        ));
+    };
     let mut options = ChatOptions { now: app.clock.unix_seconds(), ..options };
     let rendered = match options.tools.take_if(|_| served.format.has_generic_calls()) {
         Some(tools) => with_generic_tools(template, &tools, messages, &options),

@@ -184,9 +184,18 @@ pub(crate) fn offered(
 
 /// The allowed tools. The others are not shown to the model, so that it calls none of them.
 fn among(tools: Vec<Json>, allowed: &AllowedTools) -> Vec<Json> {
-    let name = |tool: &Json| name_of(&function(tool)?);
-    let names: Vec<Json> = allowed.tools.iter().flatten().filter_map(name).collect();
-    tools.into_iter().filter(|tool| name(tool).is_some_and(|name| names.contains(&name))).collect()
+    let mut names = Vec::new();
+    for tool in allowed.tools.iter().flatten() {
+        names.extend(function_name(tool));
+    }
+    let mut tools = tools;
+    tools.retain(|tool| function_name(tool).is_some_and(|name| names.contains(&name)));
+    tools
+}
+
+/// The name of a function in any form.
+fn function_name(tool: &Json) -> Option<Json> {
+    name_of(&function(tool)?)
 }
 
 /// The structure of a required tool call, if the model's format has one. If there is only one tool,
@@ -273,8 +282,11 @@ pub(crate) fn of_function(function: Json) -> Json {
 
 /// True for a tool whose calls must follow its schema.
 fn is_strict(tool: &Json) -> bool {
-    let of = |value: &Json| value.get_attr("strict").is_ok_and(|strict| strict.is_true());
-    of(tool) || tool.get_attr("function").is_ok_and(|function| of(&function))
+    says_strict(tool) || tool.get_attr("function").is_ok_and(|function| says_strict(&function))
+}
+
+fn says_strict(value: &Json) -> bool {
+    value.get_attr("strict").is_ok_and(|strict| strict.is_true())
 }
 
 /// The name of a tool in OpenAI's form.

@@ -120,7 +120,9 @@ impl ChatFields {
             messages.into_iter().map(Message::in_openai).collect();
         let mut body = common(app, served, self.model, self.stream, self.options)?;
         body.insert("messages".to_owned(), messages?.into());
-        if let Some(tools) = self.tools.filter(|tools| !tools.is_null()) {
+        if let Some(tools) = self.tools
+            && !tools.is_null()
+        {
             body.insert("tools".to_owned(), tools);
         }
         add_format(&mut body, self.format)?;
@@ -184,16 +186,19 @@ impl GenerateFields {
             return Err(Failure::unsupported("template", message));
         }
         let mut body = common(app, served, self.model, self.stream, self.options)?;
-        let suffix = self.suffix.filter(|suffix| !suffix.is_empty());
-        if let Some(suffix) = suffix {
+        if let Some(suffix) = self.suffix
+            && !suffix.is_empty()
+        {
             body.insert("suffix".to_owned(), suffix.into());
         }
         let prompt = self.prompt.unwrap_or_default();
         let system = self.system.filter(|system| !system.is_empty());
         if is_chat {
-            let system = system.map(|text| json!({"role": "system", "content": text}));
-            let user = json!({"role": "user", "content": prompt});
-            let messages: Vec<Value> = system.into_iter().chain([user]).collect();
+            let mut messages = Vec::new();
+            if let Some(text) = system {
+                messages.push(json!({"role": "system", "content": text}));
+            }
+            messages.push(json!({"role": "user", "content": prompt}));
             body.insert("messages".to_owned(), messages.into());
             add_thinking(&mut body, served, self.think)?;
         } else {
