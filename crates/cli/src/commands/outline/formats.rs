@@ -151,6 +151,14 @@ fn exact(rows: &[FormatRow]) -> impl Iterator<Item = &FormatRow> {
     rows.iter().filter(|row| row.exact)
 }
 
+/// A budget in the heading of a column.
+fn budget(ram: u64) -> String {
+    match ram % GIB {
+        0 => format!("{} GiB", ram / GIB),
+        _ => size(ram),
+    }
+}
+
 /// True if the speeds of a machine are known.
 pub(crate) fn paced(machine: Option<&Machine>) -> bool {
     let speeds = machine.map(|it| (it.disk_bytes_per_second, it.memory_bytes_per_second));
@@ -173,13 +181,9 @@ pub(crate) fn table(rows: &[FormatRow], budgets: &[u64], paced: bool) -> String 
         true => &["format", "weights", "<exact", "--ram", "prompt"],
         false => &["format", "weights", "besides", "--ram"],
     };
-    let budget = |ram: &u64| match ram % GIB {
-        0 => format!("{} GiB", ram / GIB),
-        _ => size(*ram),
-    };
-    let budgets: Vec<String> = budgets.iter().map(budget).collect();
-    let heading: Vec<&str> =
-        fixed.iter().copied().chain(budgets.iter().map(String::as_str)).collect();
+    let budgets: Vec<String> = budgets.iter().map(|&ram| budget(ram)).collect();
+    let mut heading = fixed.to_vec();
+    heading.extend(budgets.iter().map(String::as_str));
     let rows: Vec<Vec<String>> = rows.iter().map(|row| row.cells(paced)).collect();
     crate::table::table(&heading, &rows)
 }
