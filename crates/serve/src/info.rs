@@ -65,8 +65,14 @@ fn model(served: &Served) -> Value {
 /// Interfaces that the model supports.
 fn capabilities(served: &Served) -> Vec<&'static str> {
     let has_template = served.text.template().is_some();
-    let all = [("completion", true), ("chat", has_template), ("tools", served.tools().is_some())];
-    all.into_iter().filter_map(|(name, is)| is.then_some(name)).collect()
+    let mut capabilities = vec!["completion"];
+    if has_template {
+        capabilities.push("chat");
+    }
+    if served.tools().is_some() {
+        capabilities.push("tools");
+    }
+    capabilities
 }
 
 /// `/props` of the model with this name, or of the first.

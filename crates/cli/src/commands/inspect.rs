@@ -32,7 +32,7 @@ pub(crate) fn run(args: &args::Inspect) -> anyhow::Result<ExitCode> {
                     fingerprint: None,
                     ..InspectReport::of(&manifest, spec.as_ref())
                 };
-                print_report(args.json, &report, || report.text())
+                print_report(args.json, &report, InspectReport::text)
             }
         };
     }
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &args::Inspect) -> anyhow::Result<ExitCode> {
     match sws::contents(&path) {
         Ok((manifest, spec)) => {
             let report = InspectReport::of(&manifest, spec.as_ref());
-            print_report(args.json, &report, || report.text())
+            print_report(args.json, &report, InspectReport::text)
         }
         Err(error) => {
             let outline = Outline::instead(error, &path)?;

@@ -37,7 +37,7 @@ pub(crate) fn run(args: &args::ListArgs) -> anyhow::Result<ExitCode> {
     for dir in &args.dir {
         rows.extend(within(dir)?);
     }
-    print_report(args.json, &rows, || text(&rows))
+    print_report(args.json, rows.as_slice(), text)
 }
 
 /// A model in one form. The fields of the JSON.

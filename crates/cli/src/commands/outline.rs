@@ -68,7 +68,7 @@ pub(crate) fn print(
     json: bool,
 ) -> anyhow::Result<ExitCode> {
     let report = OutlineReport::of(outline, named, options, asked)?;
-    print_report(json, &report, || report.text())
+    print_report(json, &report, OutlineReport::text)
 }
 
 /// The fields of the JSON.

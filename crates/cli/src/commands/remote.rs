@@ -141,16 +141,17 @@ pub(crate) fn list(client: &Client, missing: &sws::Error) -> anyhow::Result<Opti
     let sws::Error::NotHere { name, path, .. } = missing else { return Ok(None) };
     asking(&name.id);
     let revision = name.revision.as_deref().unwrap_or("main");
-    client.list_once(&name.id, revision).map(Some).map_err(|error| match error {
-        HubError::Connection { reason, .. } => {
-            anyhow::anyhow!("{missing} (the hub cannot be reached: {reason})")
+    match client.list_once(&name.id, revision) {
+        Ok(listing) => Ok(Some(listing)),
+        Err(HubError::Connection { reason, .. }) => {
+            anyhow::bail!("{missing} (the hub cannot be reached: {reason})")
         }
-        HubError::NoModel { page, .. } => anyhow::anyhow!(
+        Err(HubError::NoModel { page, .. }) => anyhow::bail!(
             "`{}` is neither a path nor a model on this machine, and the hub has none of that name that you may see; check the path, or the name at {page}, or set HF_TOKEN if it is private",
             path.display()
         ),
-        error => error.into(),
-    })
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Asks the hub about a model that is not on this machine, as `missing` says of it. `None` if the

@@ -108,7 +108,7 @@ pub(crate) fn run(args: &args::ReplayArgs) -> anyhow::Result<ExitCode> {
     }
 
     let report = ReplayReport::new(&trace, args, &runs, &outcomes);
-    print_report(args.json, &report, || report.text())
+    print_report(args.json, &report, ReplayReport::text)
 }
 
 /// The cache of the page: the default policy if it is among those, or else the first that looks only

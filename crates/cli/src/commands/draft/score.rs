@@ -85,7 +85,7 @@ pub(super) fn run(args: &args::DraftScore) -> anyhow::Result<ExitCode> {
     }
     meter.finish();
     let report = judge.report(&recorded, sequences.len(), &draft, trained, args);
-    print_report(args.json, &report, || report.text())
+    print_report(args.json, &report, ScoreReport::text)
 }
 
 /// The draft, and true if it was trained.
@@ -165,7 +165,7 @@ fn pairs(
         calibration_error_adapting: errors[0] / n,
         calibration_error_frozen: errors[1] / n,
     };
-    print_report(args.json, &report, || report.text())
+    print_report(args.json, &report, PairsReport::text)
 }
 
 /// Follows recordings, and compares forecasts with the experts used.

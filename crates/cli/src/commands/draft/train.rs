@@ -190,7 +190,7 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
             losses: fitted.losses,
         },
     };
-    print_report(args.json, &report, || report.text())
+    print_report(args.json, &report, TrainReport::text)
 }
 
 /// Number of tokens of some sequences.

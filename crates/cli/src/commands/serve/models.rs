@@ -102,12 +102,17 @@ fn open_one(args: &args::Serve, typed: TypedModel, is_first: bool) -> anyhow::Re
     let text = text.while_loaded(model.chat_template().ok());
     let shown = place.clone().unwrap_or_else(|| model.dir().to_owned());
     // Clients know a model by the id that found it.
-    let id = place.filter(|place| !place.exists() && model.supplier().is_none());
-    let id = id.map_or_else(|| model.name(), |id| id.to_string_lossy().into_owned());
-    let id = args.name.clone().filter(|_| is_first).or(name).unwrap_or(id);
-    let aliases = args.alias.iter().filter(|_| is_first).cloned();
+    let found_by = match place {
+        Some(place) if !place.exists() && model.supplier().is_none() => {
+            place.to_string_lossy().into_owned()
+        }
+        _ => model.name(),
+    };
+    let given = if is_first { args.name.clone() } else { None };
+    let id = given.or(name).unwrap_or(found_by);
+    let mut aliases = if is_first { args.alias.clone() } else { Vec::new() };
     // Or by its file, whatever the server calls it.
-    let aliases = aliases.chain(model.gguf_stem().map(str::to_owned)).collect();
+    aliases.extend(model.gguf_stem().map(str::to_owned));
     Ok(OpenedModel { model, text, names: ModelNames { id, aliases }, place: shown })
 }
 
@@ -138,12 +143,9 @@ fn models_of(typed: &[PathBuf]) -> anyhow::Result<Vec<TypedModel>> {
         if found.is_empty() {
             all.push(one);
         }
-        let found = found.into_iter();
-        all.extend(found.map(|place| TypedModel {
-            place: Some(place),
-            name: None,
-            is_found: true,
-        }));
+        for place in found {
+            all.push(TypedModel { place: Some(place), name: None, is_found: true });
+        }
     }
     if typed.is_empty() {
         all.push(TypedModel::default());
