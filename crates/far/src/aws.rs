@@ -209,7 +209,7 @@ fn entries(text: &str, section: &str) -> Result<Option<Vec<(String, String)>>, (
             if inside {
                 found.get_or_insert_default();
             }
-        } else if let (true, Some((key, value))) = (inside, line.split_once('=')) {
+        } else if inside && let Some((key, value)) = line.split_once('=') {
             let value = value.trim();
             if !is_plain(value) {
                 return Err(());

@@ -127,7 +127,8 @@ impl TextTally {
             queue + prompt + generation
         });
         let mut spent = longest.map_or(Value::Null, |made| made.spent.json());
-        if let (Some(certified), Some(made)) = (&self.certified, self.made().next())
+        if let Some(certified) = &self.certified
+            && let Some(made) = self.made().next()
             && !made.made.tokens.is_empty()
         {
             spent["certificate"] = certified.json(&made.made.tokens);
