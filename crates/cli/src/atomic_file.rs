@@ -109,7 +109,8 @@ impl AtomicFile {
     /// Refuses to replace an input: a file, or one within a directory.
     pub(crate) fn check_apart(&self, input: &Path) -> anyhow::Result<()> {
         let PendingOutput::Replace { target, .. } = &self.file else { return Ok(()) };
-        if let (Ok(target), Ok(input)) = (target.canonicalize(), input.canonicalize())
+        if let Ok(target) = target.canonicalize()
+            && let Ok(input) = input.canonicalize()
             && target.starts_with(input)
         {
             bail!(

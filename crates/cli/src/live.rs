@@ -154,7 +154,8 @@ impl Live {
             elapsed: now,
         };
         let line = self.line(&figures, columns());
-        (self.drawn, self.is_shown) = (Some(now), true);
+        self.drawn = Some(now);
+        self.is_shown = true;
         match self.place {
             LinePlace::Nowhere => {}
             LinePlace::Alone => draw(&format!("\r\x1b[2K{line}")),

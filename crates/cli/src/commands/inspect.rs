@@ -313,7 +313,9 @@ impl InspectRows {
         if let Some(error) = tensor.error {
             row.relative_error = larger(row.relative_error, error.relative);
             row.max_error = larger(row.max_error, error.max);
-            if let (Some(spectral), Some(change)) = (error.spectral, error.spectral_error) {
+            if let Some(spectral) = error.spectral
+                && let Some(change) = error.spectral_error
+            {
                 let share = if change > 0.0 { change / spectral } else { 0.0 };
                 row.spectral_error = larger(row.spectral_error, share);
             }

@@ -355,7 +355,9 @@ impl<'a> Pull<'a> {
         let done = resume(checkpoint, &*naming, out, &options, &|p| kept.show(p), progress);
         kept.finish();
         let done = done?;
-        if let (Some(_), Some(library)) = (&self.args.out, &self.library) {
+        if self.args.out.is_some()
+            && let Some(library) = &self.library
+        {
             // The shards are there, and can be used by their path.
             if let Err(error) = library.record(self.id, &self.form(), out) {
                 note!("sws: `{}` will not find these shards: {error}", self.id);

@@ -31,7 +31,10 @@ pub(crate) fn run(args: &args::Rm) -> anyhow::Result<ExitCode> {
     let mut shards = library.map_or(Vec::new(), |library| library.of(&name.id));
     shards.retain(|shards| is_all || shards.is(tag, revision));
     let cached = in_cache(name);
-    if let (true, Some(tag), Some(model)) = (shards.is_empty(), &name.tag, &cached) {
+    if shards.is_empty()
+        && let Some(tag) = tag
+        && let Some(model) = &cached
+    {
         return remove_gguf(args, name, model, tag);
     }
     if revision.is_some() && shards.is_empty() {

@@ -89,7 +89,9 @@ fn text(id: &str, choices: &[GgufChoice], budget: Option<u64>) -> String {
     if choices.len() > SHOWN {
         text += &format!("and {} larger ones\n", choices.len() - SHOWN);
     }
-    if let (Some(budget), Some(smallest)) = (budget, choices.first()) {
+    if let Some(budget) = budget
+        && let Some(smallest) = choices.first()
+    {
         let (choice, why) = match best {
             Some(best) => (&choices[best], "the largest that stays in"),
             None => (smallest, "the smallest, as none stays in"),
