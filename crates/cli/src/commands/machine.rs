@@ -4,7 +4,7 @@ use std::io::Read;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use serde::{Deserialize, Serialize};
 use sws::{Computing, Model, Others, RamBudget, Threads, disk_speed, drives_speed, memory_speed};
 use sws_engine::{PerToken, TokenCosts};
@@ -97,9 +97,9 @@ impl Machine {
         let shown = path.display();
         let mut json = Vec::new();
         let read = open_regular(path).and_then(|file| file.take(MOST_BYTES).read_to_end(&mut json));
-        read.map_err(|e| {
-            anyhow!("`{shown}` cannot be read: {e}; give a description of a machine")
-        })?;
+        if let Err(e) = read {
+            bail!("`{shown}` cannot be read: {e}; give a description of a machine");
+        }
         Machine::parse(&json).map_err(|why| {
             // It repeats what the file says.
             let why = clipped(&why);

@@ -215,15 +215,20 @@ impl<'a> Pull<'a> {
     fn finished(&self) -> Option<PathBuf> {
         let args = self.args;
         let stored = args.form == Some(PullForm::Stored) || self.gguf_tag().is_some();
-        let out = self.out().ok().filter(|_| !stored && !args.keep)?;
+        let out = self.out().ok()?;
+        if stored || args.keep {
+            return None;
+        }
         // A directory that was typed may have any shards; the library knows which.
         let recorded = self.library.as_ref()?.path(self.id, &self.form()).canonicalize().ok()?;
         let is_ours = out.canonicalize().is_ok_and(|out| out == recorded);
         let is_complete = out.join(MANIFEST_FILE).is_file();
         // An empty directory is left where the removal of the last one was interrupted.
         let begun = staging(&out);
-        let is_over = || !begun.exists() || std::fs::remove_dir(&begun).is_ok();
-        (is_ours && is_complete && is_over()).then_some(out)
+        if !is_ours || !is_complete || begun.exists() && std::fs::remove_dir(&begun).is_err() {
+            return None;
+        }
+        Some(out)
     }
 
     /// The form of the shards in the library.

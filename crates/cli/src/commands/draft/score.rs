@@ -325,23 +325,23 @@ impl Judge {
         trained: bool,
         args: &args::DraftScore,
     ) -> ScoreReport {
-        let router = |distance: usize| {
-            let outcome = self.outcomes.get(&(ForecastSource::Router, distance))?;
-            Some(1.0 - outcome.score().recall[0])
-        };
-        let rows = self.outcomes.iter().map(|(&(forecast, distance), outcome)| {
+        let mut rows = Vec::new();
+        for (&(forecast, distance), outcome) in &self.outcomes {
             let score = outcome.score();
-            let removed = |error: f64| 1.0 - (1.0 - score.recall[0]) / error.max(1e-9);
-            let error_removed =
-                (forecast == ForecastSource::Draft).then(|| router(distance)).flatten();
+            let error_removed = match self.outcomes.get(&(ForecastSource::Router, distance)) {
+                Some(router) if forecast == ForecastSource::Draft => {
+                    let error = 1.0 - router.score().recall[0];
+                    Some(1.0 - (1.0 - score.recall[0]) / error.max(1e-9))
+                }
+                _ => None,
+            };
             let layers = recorded.shape.layers.iter().filter_map(|&layer| {
                 let outcome = self.by_layer.get(&(forecast, distance, layer))?;
                 Some((layer, outcome.score().recall[0]))
             });
             let by_layer = layers.collect();
-            let error_removed = error_removed.map(removed);
-            ScoreRow { forecast, distance, error_removed, by_layer, score }
-        });
+            rows.push(ScoreRow { forecast, distance, error_removed, by_layer, score });
+        }
         ScoreReport {
             tokens: self.tokens,
             sequences,
@@ -350,7 +350,7 @@ impl Judge {
             trained,
             adapting: !args.frozen,
             bytes: draft.bytes(),
-            rows: rows.collect(),
+            rows,
         }
     }
 }
