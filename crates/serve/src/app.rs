@@ -239,12 +239,12 @@ impl App {
         let entry = RequestEntry::new(origin, cancel.clone(), cost, queued, &prompts);
         let listed = self.requests.add(entry);
         let model = served.identity.number;
-        let job = |(number, text)| {
+        let mut jobs = Vec::with_capacity(texts.len());
+        for (number, text) in texts.into_iter().enumerate() {
             let events = events.clone();
             let entry = Arc::clone(&listed.entry);
-            QueuedText { model, text, number, events, queued, entry }
-        };
-        let jobs = texts.into_iter().enumerate().map(job).collect();
+            jobs.push(QueuedText { model, text, number, events, queued, entry });
+        }
         self.queue.push(jobs, limits.queue)?;
         Ok(ReplyTicket::new(received, cancel, limits.queue_time, listed))
     }

@@ -148,21 +148,23 @@ impl ChatTexts {
         let replies = Replies::new(app, served, &request, sampling.n);
         let tally = TextTally::new(request.tokens.len(), 1, sampling.n);
         let cancel = Cancel::new();
-        let text = |number| BatchRequest {
-            tokens: request.tokens.clone(),
-            generation: sampling.generation(number),
-            position: Position::Start,
-            bias: sampling.bias.clone(),
-            constraint: constraint.clone(),
-            ranks,
-            prompt_ranks: false,
-            pooling: None,
-            witness: None,
-            short_lived: false,
-            owner: 0,
-            cancel: cancel.clone(),
-        };
-        let mut texts: Vec<BatchRequest> = (0..sampling.n).map(text).collect();
+        let mut texts = Vec::with_capacity(sampling.n);
+        for number in 0..sampling.n {
+            texts.push(BatchRequest {
+                tokens: request.tokens.clone(),
+                generation: sampling.generation(number),
+                position: Position::Start,
+                bias: sampling.bias.clone(),
+                constraint: constraint.clone(),
+                ranks,
+                prompt_ranks: false,
+                pooling: None,
+                witness: None,
+                short_lived: false,
+                owner: 0,
+                cancel: cancel.clone(),
+            });
+        }
         let certified = certified(app, served, &sampling, &mut texts)?;
         let tally = tally.with(certified);
         let has_ranks = ranks.is_some();
@@ -263,15 +265,15 @@ impl ChatAnswer {
 
     fn whole(&mut self) -> Value {
         let ends: Vec<_> = self.tally.made().map(|made| made.made.end).collect();
-        let choices = ends.into_iter().enumerate().map(|(number, end)| {
-            json!({
+        let mut choices = Vec::with_capacity(ends.len());
+        for (number, end) in ends.into_iter().enumerate() {
+            choices.push(json!({
                 "index": number,
                 "message": message(self.replies.parts(number), self.calls),
                 "logprobs": self.logprobs(number),
                 "finish_reason": self.reason(number, end),
-            })
-        });
-        let choices = choices.collect();
+            }));
+        }
         let mut whole = self.head.object("chat.completion", choices);
         whole["usage"] = self.tally.usage();
         self.tally.add_costs(&mut whole);

@@ -361,11 +361,10 @@ impl Completed {
 
     fn whole(&mut self) -> Value {
         let ends: Vec<_> = self.tally.made().map(|made| made.made.end).collect();
-        let choices = ends.into_iter().zip(&mut self.choices).enumerate();
-        let choices = choices.map(|(number, (end, choice))| {
-            choice.take(number, self.has_ranks, Some(finish_reason(end)))
-        });
-        let choices = choices.collect();
+        let mut choices = Vec::with_capacity(ends.len());
+        for (number, (end, choice)) in ends.into_iter().zip(&mut self.choices).enumerate() {
+            choices.push(choice.take(number, self.has_ranks, Some(finish_reason(end))));
+        }
         let mut whole = self.head.object("text_completion", choices);
         whole["usage"] = self.tally.usage();
         self.tally.add_costs(&mut whole);

@@ -54,6 +54,11 @@ impl RequestCost {
     }
 }
 
+/// A part as a share from 0 to 1; `None` of nothing.
+fn share(part: f64, whole: f64) -> Option<f64> {
+    (whole > 0.0).then(|| (part / whole).clamp(0.0, 1.0))
+}
+
 /// Number of hits, and of all experts that routers chose.
 fn hits_of(counters: &Counters) -> [u64; 2] {
     let mut hits = 0;
@@ -71,7 +76,6 @@ impl Spent {
         let [hits_before, all_before] = hits_of(before);
         let passes = now.passes.saturating_sub(before.passes).as_secs_f64();
         let stalls = now.clocks.stalls.time.saturating_sub(before.clocks.stalls.time).as_secs_f64();
-        let share = |part: f64, whole: f64| (whole > 0.0).then(|| (part / whole).clamp(0.0, 1.0));
         Spent {
             bytes: now.device_bytes.saturating_sub(before.device_bytes),
             hit_rate: share((hits - hits_before) as f64, (all - all_before) as f64),

@@ -196,14 +196,14 @@ impl VectorsAnswer {
         }
         match self.form {
             VectorForm::Numbers | VectorForm::Base64 => {
-                let entry = |(index, vector): (usize, Vec<f32>)| {
-                    let vector = match self.form {
+                let mut data = Vec::with_capacity(vectors.len());
+                for (index, vector) in vectors.into_iter().enumerate() {
+                    let vector: Value = match self.form {
                         VectorForm::Base64 => base64(&vector).into(),
                         _ => json!(vector),
                     };
-                    json!({"object": "embedding", "index": index, "embedding": vector})
-                };
-                let data: Vec<Value> = vectors.into_iter().enumerate().map(entry).collect();
+                    data.push(json!({"object": "embedding", "index": index, "embedding": vector}));
+                }
                 let mut x_sws = self.tally.spent();
                 x_sws["pooling"] = match self.pooling {
                     StatePooling::Mean => "mean".into(),

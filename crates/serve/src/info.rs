@@ -28,11 +28,11 @@ pub(crate) fn health(app: &App) -> Response<Body> {
 pub(crate) fn models(app: &App) -> Result<Value, Failure> {
     let all = app.all()?;
     let data: Vec<Value> = all.iter().map(|served| model(served)).collect();
-    let named = |served: &Arc<Served>| {
+    let mut models = Vec::with_capacity(all.len());
+    for served in all {
         let id = served.id();
-        json!({"slug": id, "display_name": id, "id": id})
-    };
-    let models: Vec<Value> = all.iter().map(named).collect();
+        models.push(json!({"slug": id, "display_name": id, "id": id}));
+    }
     Ok(json!({"object": "list", "data": data, "models": models}))
 }
 

@@ -246,11 +246,10 @@ fn with_generic_tools(
     messages: &[ChatTurn],
     options: &ChatOptions,
 ) -> Result<ChatPrompt, ChatError> {
-    let messages_with = |place| generic::turns(tools, messages, place);
-    let rendered = template.prompt(&messages_with(ToolsMessage::System), options);
-    match rendered {
+    let turns = generic::turns(tools, messages, ToolsMessage::System);
+    match template.prompt(&turns, options) {
         Err(ChatError::Raised(_) | ChatError::Failed(_)) => {
-            template.prompt(&messages_with(ToolsMessage::User), options)
+            template.prompt(&generic::turns(tools, messages, ToolsMessage::User), options)
         }
         rendered => rendered,
     }

@@ -147,11 +147,13 @@ impl ResponsesRequest {
             app.ignored("include");
         }
         let [entries, name, value] = METADATA;
-        let metadata = self.metadata.iter().flatten();
-        let is_long = |(key, text): (&String, &String)| {
-            key.chars().count() > name || text.chars().count() > value
-        };
-        if metadata.clone().count() > entries || metadata.clone().any(is_long) {
+        let mut count = 0;
+        let mut is_long = false;
+        for (key, text) in self.metadata.iter().flatten() {
+            count += 1;
+            is_long |= key.chars().count() > name || text.chars().count() > value;
+        }
+        if count > entries || is_long {
             let message = format!(
                 "metadata has at most {entries} entries, with {name} characters in a name and {value} in a value"
             );

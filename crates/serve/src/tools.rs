@@ -164,11 +164,11 @@ pub(crate) fn offered(
     };
     let functions: Vec<Json> = tools.iter().filter_map(function).collect();
     if let Some(name) = &must {
-        let is_known = |tool: &Json| match name {
-            Some(name) => name_of(tool).is_some_and(|known| known.as_str() == Some(name)),
-            None => true,
+        let is_known = match name {
+            Some(name) => functions.iter().any(|tool| is_named(tool, name)),
+            None => !functions.is_empty(),
         };
-        if !functions.iter().any(is_known) {
+        if !is_known {
             return Err(Failure::field("tool_choice", "there is no tool of this name"));
         }
     }
@@ -191,6 +191,11 @@ fn among(tools: Vec<Json>, allowed: &AllowedTools) -> Vec<Json> {
     let mut tools = tools;
     tools.retain(|tool| function_name(tool).is_some_and(|name| names.contains(&name)));
     tools
+}
+
+/// True for a tool in OpenAI's form with this name.
+fn is_named(tool: &Json, name: &str) -> bool {
+    name_of(tool).is_some_and(|known| known.as_str() == Some(name))
 }
 
 /// The name of a function in any form.

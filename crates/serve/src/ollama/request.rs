@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use sws_text::Json;
 
 use crate::app::App;
 use crate::failure::Failure;
@@ -290,15 +289,14 @@ fn add_thinking(
     };
     let template = served.text.template();
     let variables = template.and_then(|template| template.thinking(think)).unwrap_or_default();
-    let variable = |(name, value): (String, Json)| {
-        let value = serde_json::to_value(&value).unwrap_or_default();
-        (name, value)
-    };
-    let variables: Map<String, Value> = variables.into_iter().map(variable).collect();
-    if variables.is_empty() && think {
+    let mut fields = Map::new();
+    for (name, value) in variables {
+        fields.insert(name, serde_json::to_value(&value).unwrap_or_default());
+    }
+    if fields.is_empty() && think {
         let message = "this model cannot be told to think; leave `think` out";
         return Err(Failure::unsupported("think", message));
     }
-    body.insert("chat_template_kwargs".to_owned(), variables.into());
+    body.insert("chat_template_kwargs".to_owned(), fields.into());
     Ok(())
 }
