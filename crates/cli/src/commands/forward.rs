@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde_json::json;
 use sws::{Needs, TextCodec};
 use sws_format::{Header, Pass, Progress};
-use sws_model::{LayerSpec, ModelSpec, Observer, Routed, SourceError};
+use sws_model::{ModelSpec, Observer, Routed, SourceError};
 use sws_text::SampleError;
 
 use super::{print, print_json};
@@ -118,12 +118,13 @@ impl Shapes {
 /// Index of each layer among those with experts; `None` for the others.
 fn moe_layers(spec: &ModelSpec) -> Vec<Option<usize>> {
     let mut count = 0;
-    let number = |layer: &LayerSpec| {
-        layer.moe()?;
-        count += 1;
-        Some(count - 1)
-    };
-    spec.layers.iter().map(number).collect()
+    let mut places = Vec::with_capacity(spec.layers.len());
+    for layer in &spec.layers {
+        let has_experts = layer.moe().is_some();
+        places.push(has_experts.then_some(count));
+        count += usize::from(has_experts);
+    }
+    places
 }
 
 /// Observer that collects the logits and routes of a pass.

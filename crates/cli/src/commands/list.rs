@@ -92,14 +92,13 @@ impl ListRow {
     }
 
     fn cells(&self) -> Vec<String> {
-        let known = |bytes: Option<u64>| bytes.map_or(String::new(), about);
         vec![
             self.model.clone(),
             render(&self.form),
             self.model_type.clone().unwrap_or_default(),
             about(self.bytes),
-            known(self.smallest_budget),
-            known(self.in_memory_budget),
+            self.smallest_budget.map_or(String::new(), about),
+            self.in_memory_budget.map_or(String::new(), about),
         ]
     }
 
@@ -132,12 +131,15 @@ fn within(dir: &Path) -> anyhow::Result<Vec<ListRow>> {
     for files in gguf_models(names.iter().map(String::as_str)).into_values() {
         let Some(first) = files.first() else { continue };
         let path = dir.join(first);
-        let len = |file: &&str| dir.join(file).metadata().map_or(0, |about| about.len());
+        let mut bytes: u64 = 0;
+        for file in &files {
+            bytes = bytes.saturating_add(dir.join(file).metadata().map_or(0, |about| about.len()));
+        }
         let mut row = ListRow {
             model: path.display().to_string(),
             form: GGUF.to_owned(),
             model_type: None,
-            bytes: files.iter().map(len).fold(0, u64::saturating_add),
+            bytes,
             smallest_budget: None,
             in_memory_budget: None,
             complete: is_whole(&files),
