@@ -66,9 +66,7 @@ impl Environment {
             Some(address) => address.trim_end_matches('/').to_owned(),
             None => ENDPOINT.to_owned(),
         };
-        let host = ["https://", "http://"].iter().find_map(|scheme| endpoint.strip_prefix(scheme));
-        let plain = |c: char| c.is_ascii_graphic() && !"?#@\\\"<>".contains(c);
-        if !host.is_some_and(|host| !host.is_empty() && host.chars().all(plain)) {
+        if !is_web_address(&endpoint) {
             let problem = "is not an address of a hub, like https://huggingface.co";
             return Err(HubError::Variable { name: "HF_ENDPOINT", problem });
         }
@@ -120,6 +118,13 @@ impl ProxySetting {
         }
         Ok(None)
     }
+}
+
+/// True for an address with a host, without a query and without characters that no address has.
+fn is_web_address(address: &str) -> bool {
+    let host = address.strip_prefix("https://").or_else(|| address.strip_prefix("http://"));
+    let plain = |c: char| c.is_ascii_graphic() && !"?#@\\\"<>".contains(c);
+    host.is_some_and(|host| !host.is_empty() && host.chars().all(plain))
 }
 
 /// A variable of this process. An empty one counts as unset.

@@ -26,11 +26,13 @@ pub fn choose_gguf<'a>(
     tag: Option<&str>,
 ) -> Result<Vec<&'a str>, UnclearTag> {
     let mut models = gguf_models(names);
-    let named = |model: &&str| tag.is_none_or(|tag| has_tag(model, tag));
-    let mut found: Vec<&str> = models.keys().copied().filter(named).collect();
-    let whole = |model: &&str| tag.is_some_and(|tag| tag.trim_end_matches(ENDING) == *model);
-    if let Some(&model) = found.iter().find(|model| whole(model)) {
-        found = vec![model];
+    let mut found: Vec<&str> = models.keys().copied().collect();
+    if let Some(tag) = tag {
+        found.retain(|model| has_tag(model, tag));
+        let name = tag.trim_end_matches(ENDING);
+        if found.contains(&name) {
+            found.retain(|model| *model == name);
+        }
     }
     match found[..] {
         [] if models.is_empty() && tag.is_none() => Ok(Vec::new()),

@@ -151,12 +151,15 @@ fn hash(sketch: &Path) -> io::Result<String> {
 
 /// The ranges of a sketch, for a file with these first bytes.
 fn ranges(listing: &Listing, file: &HubFile, first: &[u8]) -> Result<Vec<Range<u64>>, HubError> {
-    let damaged = |reason: String| HubError::Contents {
-        id: listing.id.clone(),
-        problem: format!("has a file {:?} that is not safetensors: {reason}", file.name),
+    let reason = match first.first_chunk::<8>() {
+        Some(first) => match sws_format::sketch(*first, file.len) {
+            Ok(ranges) => return Ok(ranges),
+            Err(e) => e.to_string(),
+        },
+        None => "it is too short".to_owned(),
     };
-    let first = first.first_chunk::<8>().ok_or_else(|| damaged("it is too short".to_owned()))?;
-    sws_format::sketch(*first, file.len).map_err(|e| damaged(e.to_string()))
+    let problem = format!("has a file {:?} that is not safetensors: {reason}", file.name);
+    Err(listing.contents_error(problem))
 }
 
 /// True if a whole file has the bytes of its sketch.
