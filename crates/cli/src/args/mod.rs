@@ -238,6 +238,22 @@ fn with_suggestion(mut error: clap::Error, command: &clap::Command) -> clap::Err
     error
 }
 
+/// Id of the argument of an option as it is typed; empty if the command has none.
+fn id_of<'c>(word: &OsStr, command: &'c clap::Command) -> &'c str {
+    let long = word.to_str().and_then(|word| word.strip_prefix("--")?.split('=').next());
+    let arg = command.get_arguments().find(|arg| arg.get_long() == long);
+    arg.map_or("", |arg| arg.get_id().as_str())
+}
+
+/// True for an argument that was typed, or stands in the environment.
+fn is_given(id: &str, found: &ArgMatches) -> bool {
+    found.try_contains_id(id).is_ok()
+        && matches!(
+            found.value_source(id),
+            Some(ValueSource::EnvVariable | ValueSource::CommandLine)
+        )
+}
+
 /// The letters of a word, sorted.
 fn letters(word: &str) -> Vec<char> {
     let mut letters: Vec<char> = word.chars().collect();
@@ -268,20 +284,18 @@ fn with_defaults(
     }
     let value = |id: &str| Some(PathBuf::from(found.try_get_raw(id).ok()??.next()?));
     let typed_model = ["named", "model", "checkpoint", "dir"].into_iter().find_map(value);
-    // Also of an option that may be given several times: what was typed replaces the entry.
-    let is_given = |word: &OsString| {
-        let long = word.to_str().and_then(|word| word.strip_prefix("--")?.split('=').next());
-        let arg = child.get_arguments().find(|arg| arg.get_long() == long);
-        let id = arg.map_or("", |arg| arg.get_id().as_str());
-        let source = found.try_contains_id(id).ok().and_then(|_| found.value_source(id));
-        id == "named" && typed_model.is_some()
-            || matches!(source, Some(ValueSource::EnvVariable | ValueSource::CommandLine))
-    };
     let path = path.join(" ");
-    let by_command = config.model(&path).filter(|_| typed_model.is_none());
-    let model = typed_model.clone().or(by_command);
+    let has_model = typed_model.is_some();
+    let model = typed_model.or_else(|| config.model(&path));
     let mut options = config.options(child, &path, model)?;
-    options.retain(|option| !option.first().is_some_and(is_given));
+    // Also of an option that may be given several times: what was typed replaces the entry.
+    options.retain(|option| match option.first() {
+        Some(word) => match id_of(word, child) {
+            "named" if has_model => false,
+            id => !is_given(id, found),
+        },
+        None => true,
+    });
     if !watch::can_show() {
         // As a default it is for terminals; typed, it is refused there.
         options.retain(|option| option.first().is_none_or(|word| word != "--watch"));
