@@ -4,28 +4,22 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sws_format::{
-    Checkpoint, CheckpointError, Configuration, Manifest, ShardReader, WeightFile, open_checkpoint,
-    open_regular,
+    Checkpoint, CheckpointError, Configuration, Manifest, ShardReader, WeightFile, open_regular,
 };
 use sws_os::open::no_link;
 use sws_store::DirectReader;
 use tracing::info;
 
+use crate::arrival::ArrivalPlace;
 use crate::cache::remove;
 use crate::digest::matches;
 use crate::download::DownloadWatch;
-use crate::sketch::{agrees, is_intact};
+use crate::sketch::agrees;
 use crate::staging::{SKETCH, WHOLE};
-use crate::{CachedModel, Client, HubError, HubFile, Listing, Staging};
-
-/// Number of sketches made at a time. Each takes some sixty short requests, one after another.
-const SKETCHES: usize = 8;
-/// Number of steps in the progress of a sketch.
-const STEPS: usize = 64;
+use crate::{ArrivalParts, Client, HubError, HubFile, Listing, Staging};
 
 /// A checkpoint whose weight files arrive while they are read.
 #[derive(Debug)]
@@ -33,21 +27,6 @@ pub struct Arriving {
     inner: Box<dyn Checkpoint>,
     files: Arc<ArrivingFiles>,
     room: u64,
-}
-
-/// The parts of an arriving checkpoint.
-#[derive(Clone, Debug)]
-pub struct ArrivalParts {
-    /// The client.
-    pub client: Client,
-    /// The repository.
-    pub listing: Listing,
-    /// Weight files in safetensors, sorted by name.
-    pub weights: Vec<HubFile>,
-    /// The other files.
-    pub small: Vec<HubFile>,
-    /// The model's part of the cache, whose files need no download.
-    pub cached: Option<CachedModel>,
 }
 
 impl Arriving {
@@ -131,59 +110,6 @@ impl Arriving {
     }
 }
 
-impl ArrivalParts {
-    /// Makes the missing sketches in a directory, and opens the checkpoint that they form.
-    fn open_sketches(
-        &self,
-        sketch: &Path,
-        watch: &dyn DownloadWatch,
-        usable: &dyn Fn(&dyn Checkpoint) -> Result<(), String>,
-    ) -> Result<Box<dyn Checkpoint>, HubError> {
-        sketches(&self.client, &self.listing, &self.weights, sketch, watch)?;
-        remove_others(sketch, &[self.small.as_slice(), self.weights.as_slice()])?;
-        let inner = match open_checkpoint(sketch, None) {
-            Ok(inner) => inner,
-            Err(e) => return Err(self.unusable(sketch, &e.to_string())),
-        };
-        if let Err(reason) = usable(&*inner) {
-            return Err(self.unusable(sketch, &reason));
-        }
-        let names = inner.files().iter().map(|file| &file.name);
-        if names.ne(self.weights.iter().map(|file| &file.name)) {
-            let problem = "lists other weight files than its index; report it there";
-            return Err(self.listing.contents_error(problem));
-        }
-        Ok(inner)
-    }
-
-    /// The error for sketches that cannot be used.
-    fn unusable(&self, sketch: &Path, reason: &str) -> HubError {
-        // The message should name the file on the hub, not the place of its sketch.
-        let reason = reason.replace(&format!("{}/", sketch.display()), "");
-        self.listing.contents_error(format!("cannot be used: {reason}"))
-    }
-
-    fn remove_sketches(&self, sketch: &Path) -> Result<(), HubError> {
-        for file in &self.weights {
-            remove(&sketch.join(&file.name))?;
-        }
-        Ok(())
-    }
-
-    /// Location of each weight file: in the cache if it is there, else in the directory `whole`.
-    fn places(&self, whole: &Path) -> Vec<ArrivalPlace> {
-        let mut places = Vec::with_capacity(self.weights.len());
-        for file in &self.weights {
-            let blob = self.cached.as_ref().map(|cached| cached.blob(&file.etag));
-            places.push(match blob.filter(|blob| is_there(blob, file.len)) {
-                Some(blob) => ArrivalPlace { path: blob, ours: false },
-                None => ArrivalPlace { path: whole.join(&file.name), ours: true },
-            });
-        }
-        places
-    }
-}
-
 impl Checkpoint for Arriving {
     fn dir(&self) -> &Path {
         self.inner.dir()
@@ -239,14 +165,6 @@ struct ArrivingFiles {
     reader: DirectReader,
     failure: Mutex<Option<HubError>>,
     watch: Arc<dyn DownloadWatch + Send>,
-}
-
-/// Location of a weight file.
-#[derive(Debug)]
-struct ArrivalPlace {
-    path: PathBuf,
-    /// False for a file of the cache, which is not removed.
-    ours: bool,
 }
 
 impl std::fmt::Debug for ArrivingFiles {
@@ -369,53 +287,6 @@ fn most_at_a_time(manifest: &Manifest, places: &[ArrivalPlace]) -> u64 {
     most
 }
 
-/// Makes the sketches that are missing, several at a time.
-fn sketches(
-    client: &Client,
-    listing: &Listing,
-    weights: &[HubFile],
-    dir: &Path,
-    watch: &dyn DownloadWatch,
-) -> Result<(), HubError> {
-    let missing: Vec<&HubFile> =
-        weights.iter().filter(|file| !is_intact(&dir.join(&file.name), file.len)).collect();
-    let next = AtomicUsize::new(0);
-    let done = AtomicUsize::new(0);
-    let total = missing.len() * STEPS;
-    if total > 0 {
-        watch.prepared(0, total);
-    }
-    let work = || -> Result<(), HubError> {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(file) = missing.get(index) else { return Ok(()) };
-            let mut mine = 0;
-            let mut step = |part: usize, parts: usize| {
-                let now = (STEPS * part / parts.max(1)).max(mine);
-                let before = done.fetch_add(now - mine, Ordering::Relaxed);
-                watch.prepared(before + now - mine, total);
-                mine = now;
-            };
-            let path = dir.join(&file.name);
-            remove(&path)?;
-            match client.sketch(listing, file, &path, &mut step) {
-                // The first bytes may have been damaged in transit.
-                Err(HubError::Contents { .. }) => client.sketch(listing, file, &path, &mut step)?,
-                made => made?,
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (1..SKETCHES.min(missing.len())).map(|_| scope.spawn(work)).collect();
-        let mut result = work();
-        for thread in threads {
-            let done = thread.join().unwrap_or_else(|e| std::panic::resume_unwind(e));
-            result = result.and(done);
-        }
-        result
-    })
-}
-
 /// Downloads a file, which gets its name once it is complete.
 pub(crate) fn fetch(
     client: &Client,
@@ -434,10 +305,6 @@ fn incomplete(path: &Path) -> PathBuf {
     path.with_added_extension("incomplete")
 }
 
-fn is_there(path: &Path, len: u64) -> bool {
-    path.metadata().is_ok_and(|about| about.is_file() && about.len() == len)
-}
-
 /// True for a file with the bytes that the hub lists. A link does not count, as it could lead
 /// elsewhere.
 fn is_whole(path: &Path, file: &HubFile) -> bool {
@@ -452,20 +319,6 @@ fn remove_irregular(path: &Path) -> Result<(), HubError> {
         Ok(about) if !about.is_file() => remove(path),
         _ => Ok(()),
     }
-}
-
-/// Removes all other files from the directory of sketches, because all small files there are copied
-/// beside the shards. Hidden files are not copied.
-fn remove_others(dir: &Path, files: &[&[HubFile]]) -> Result<(), HubError> {
-    for entry in dir.read_dir().map_err(HubError::reading(dir))? {
-        let entry = entry.map_err(HubError::reading(dir))?;
-        let name = entry.file_name();
-        let is_hidden = name.as_encoded_bytes().starts_with(b".");
-        if !is_hidden && !files.iter().copied().flatten().any(|file| name == *file.name) {
-            remove(&entry.path())?;
-        }
-    }
-    Ok(())
 }
 
 /// Small files do not count as progress.
