@@ -95,14 +95,8 @@ impl RunRecorder {
         spec: &ModelSpec,
         hidden: bool,
     ) -> anyhow::Result<RunRecorder> {
-        let mut count = 0;
-        let mut places = Vec::with_capacity(spec.layers.len());
-        for layer in &spec.layers {
-            let has_experts = layer.moe().is_some();
-            places.push(has_experts.then_some(count));
-            count += usize::from(has_experts);
-        }
-        if count == 0 {
+        let places = moe_layers(spec);
+        if places.iter().flatten().count() == 0 {
             bail!("a {} model has no experts whose choice could be recorded", spec.model_type);
         }
         let mut file = AtomicFile::create_apart(path)?;
@@ -177,6 +171,18 @@ impl RunRecorder {
             self.failed.get_or_insert(error);
         }
     }
+}
+
+/// Index of each layer among those with experts; `None` for the others.
+pub(crate) fn moe_layers(spec: &ModelSpec) -> Vec<Option<usize>> {
+    let mut count = 0;
+    let mut places = Vec::with_capacity(spec.layers.len());
+    for layer in &spec.layers {
+        let has_experts = layer.moe().is_some();
+        places.push(has_experts.then_some(count));
+        count += usize::from(has_experts);
+    }
+    places
 }
 
 impl Observer for RunRecorder {

@@ -12,6 +12,7 @@ use super::{print, print_json};
 use crate::atomic_file::AtomicFile;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::progress::{ProgressMeter, ProgressUnit};
+use crate::record::moe_layers;
 use crate::terminal::note;
 use crate::{args, limits, model};
 
@@ -113,18 +114,6 @@ impl Shapes {
         let metadata = routes.then(|| json!({ "experts": experts.to_string() }));
         Header::write(metadata, tensors, 8)
     }
-}
-
-/// Index of each layer among those with experts; `None` for the others.
-fn moe_layers(spec: &ModelSpec) -> Vec<Option<usize>> {
-    let mut count = 0;
-    let mut places = Vec::with_capacity(spec.layers.len());
-    for layer in &spec.layers {
-        let has_experts = layer.moe().is_some();
-        places.push(has_experts.then_some(count));
-        count += usize::from(has_experts);
-    }
-    places
 }
 
 /// Observer that collects the logits and routes of a pass.
