@@ -89,12 +89,17 @@ pub fn table(arguments: &BitsArguments) -> Result<String> {
 fn rows(cols: usize, spread: f32) -> Vec<u8> {
     let weights = stream(0, "weights");
     let scales = stream(0, "scales");
-    let normal = |key, i| quantile((mix(key, i) >> 40) as f32 / (1u64 << 24) as f32);
-    let number = |i: usize| {
+    let mut rows = Vec::with_capacity(2 * WEIGHTS);
+    for i in 0..WEIGHTS / cols * cols {
         let scale = (spread * normal(scales, (i / cols) as u64)).exp();
-        bf16::from_f32(0.02 * scale * normal(weights, i as u64)).to_le_bytes()
-    };
-    (0..WEIGHTS / cols * cols).flat_map(number).collect()
+        rows.extend(bf16::from_f32(0.02 * scale * normal(weights, i as u64)).to_le_bytes());
+    }
+    rows
+}
+
+/// Number `i` of a stream of Gaussian ones.
+fn normal(key: u64, i: u64) -> f32 {
+    quantile((mix(key, i) >> 40) as f32 / (1u64 << 24) as f32)
 }
 
 /// Bits of a weight of all experts, by columns of their matrices, and all together.

@@ -32,10 +32,12 @@ pub fn random_reads(model: &Path, bytes: u64, huge_pages: bool) -> Result<f64> {
         files.push((entry.metadata()?.len(), entry.path()));
     }
     files.sort();
-    let name = |(length, path): &(u64, std::path::PathBuf)| {
-        (*length >= 1 << 20).then(|| path.display().to_string())
-    };
-    let names: Vec<_> = files.iter().rev().take(FILES).filter_map(name).collect();
+    let mut names = Vec::new();
+    for (length, path) in files.iter().rev().take(FILES) {
+        if *length >= 1 << 20 {
+            names.push(path.display().to_string());
+        }
+    }
     ensure!(!names.is_empty(), "`{}` holds nothing that fio could read", model.display());
     let mut words: Vec<String> = [
         "--name=experts",

@@ -76,11 +76,15 @@ pub fn mix(key: u64, counter: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// The standard normal density.
+fn density(x: f64) -> f64 {
+    (-0.5 * x * x).exp() / std::f64::consts::TAU.sqrt()
+}
+
 /// The standard normal quantiles at `(i + 1/2) / STEPS`, from integrating the density upwards from
 /// zero; the lower half mirrors the upper.
 static QUANTILES: LazyLock<Vec<f32>> = LazyLock::new(|| {
     const STEP: f64 = 1.0 / 65536.0;
-    let density = |x: f64| (-0.5 * x * x).exp() / std::f64::consts::TAU.sqrt();
     let mut quantiles = vec![0f32; STEPS];
     let mut x = 0.0;
     let mut mass = 0.0;

@@ -98,13 +98,12 @@ fn measure(arguments: &MixersArguments) -> Result<Report> {
         let config = Published::of(config);
         let dir = arguments.scratch.join(name.replace(' ', "-"));
         let tensors = config.tensors()?;
-        let of_mixer = |name: &str| {
-            !["mlp", "feed_forward", "embed", "lm_head", "layers.1."]
-                .iter()
-                .any(|it| name.contains(it))
-        };
-        let matrices = tensors.iter().filter(|it| it.shape.len() == 2 && of_mixer(&it.name));
-        let weights = matrices.map(|it| it.shape.iter().product::<usize>() as u64).sum();
+        let mut weights = 0;
+        for tensor in &tensors {
+            if tensor.shape.len() == 2 && is_of_mixer(&tensor.name) {
+                weights += tensor.shape.iter().product::<usize>() as u64;
+            }
+        }
         write_random(&[("config.json", config.config())], &tensors, &dir, 5 << 30, 0)?;
         contenders.push(Contender::load(&dir, tier, most)?);
         let prompts = arguments.prompts.iter().map(|&tokens| (tokens, Vec::new())).collect();
@@ -161,19 +160,28 @@ impl Contender {
     }
 }
 
+fn is_of_mixer(name: &str) -> bool {
+    let others = ["mlp", "feed_forward", "embed", "lm_head", "layers.1."];
+    !others.iter().any(|other| name.contains(other))
+}
+
+/// A configuration with these entries and those that all models have.
+fn model(entries: Value) -> Value {
+    let mut all = json!({
+        "hidden_size": HIDDEN, "intermediate_size": 64, "vocab_size": 256,
+        "num_hidden_layers": 1, "max_position_embeddings": 32768, "tie_word_embeddings": false,
+    });
+    if let Value::Object(all) = &mut all
+        && let Value::Object(own) = entries
+    {
+        all.extend(own);
+    }
+    all
+}
+
 /// Names of layers and models that begin with them, with small MLPs. The first is the attention
 /// that the others are compared with.
 fn layers() -> [(&'static str, Value); 6] {
-    let model = |entries: Value| {
-        let mut all = json!({
-            "hidden_size": HIDDEN, "intermediate_size": 64, "vocab_size": 256,
-            "num_hidden_layers": 1, "max_position_embeddings": 32768, "tie_word_embeddings": false,
-        });
-        all.as_object_mut().into_iter().zip(entries.as_object()).for_each(|(all, own)| {
-            all.extend(own.iter().map(|(key, value)| (key.clone(), value.clone())));
-        });
-        all
-    };
     [
         (
             "attention",

@@ -164,9 +164,13 @@ impl Published {
 /// The first run of `layers` letters, one for each layer, with the most layers of experts.
 fn most_experts(pattern: &str, layers: usize) -> String {
     let letters: Vec<char> = pattern.chars().collect();
-    let experts = |run: &&[char]| run.iter().filter(|letter| **letter == 'E').count();
-    let run = letters.windows(layers.max(1)).rev().max_by_key(experts).unwrap_or(&letters);
+    let runs = letters.windows(layers.max(1)).rev();
+    let run = runs.max_by_key(|run| experts(run)).unwrap_or(&letters);
     run.iter().collect()
+}
+
+fn experts(letters: &[char]) -> usize {
+    letters.iter().filter(|letter| **letter == 'E').count()
 }
 
 /// Shortens a list that has an entry for each of the layers there were before.
@@ -182,8 +186,8 @@ fn keep_first(key: &str, list: &mut Vec<Value>, before: u64, layers: usize) {
 /// Drops dense layers but the first, of a list that says of each layer whether it has experts, as
 /// long as `layers` are left.
 fn skip_dense(list: &mut Vec<Value>, layers: usize) {
-    let is_dense = |kind: &&Value| [json!(false), json!(0), json!("dense")].contains(kind);
-    let dense = list.iter().take_while(is_dense).count();
+    let of_dense = [json!(false), json!(0), json!("dense")];
+    let dense = list.iter().take_while(|kind| of_dense.contains(kind)).count();
     let more = dense.saturating_sub(1).min(list.len().saturating_sub(layers));
     list.drain(..more);
 }
@@ -213,13 +217,17 @@ fn stored(tensor: HubTensor, encoding: Encoding, planned: &mut Vec<PlannedTensor
     match encoding {
         Encoding::Fp8(Fp8Scales::Squares) => {
             let mut scales = shape.clone();
-            scales[dims - 2..].iter_mut().for_each(|n| *n = n.div_ceil(128));
+            for n in &mut scales[dims - 2..] {
+                *n = n.div_ceil(128);
+            }
             add(name.clone(), Dtype::F8_E4M3, shape);
             add(name + "_scale_inv", Dtype::F32, scales);
         }
         Encoding::Fp8(Fp8Scales::SquaresE8m0) => {
             let mut scales = shape.clone();
-            scales[dims - 2..].iter_mut().for_each(|n| *n = n.div_ceil(128));
+            for n in &mut scales[dims - 2..] {
+                *n = n.div_ceil(128);
+            }
             let scale = beside("scale");
             add(name, Dtype::F8_E4M3, shape);
             add(scale, Dtype::F8_E8M0, scales);

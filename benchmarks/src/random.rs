@@ -126,7 +126,9 @@ impl Fill {
                 }
             }
             Fill::F32(value) => {
-                out.as_chunks_mut::<4>().0.iter_mut().for_each(|out| *out = value.to_le_bytes());
+                for out in out.as_chunks_mut::<4>().0 {
+                    *out = value.to_le_bytes();
+                }
             }
             Fill::Singles(gaussian) => {
                 for (index, out) in (offset / 4..).zip(out.as_chunks_mut::<4>().0) {
@@ -149,17 +151,28 @@ impl Fill {
 
 /// The nearest e4m3 number.
 fn e4m3(value: f32) -> u8 {
-    let decoded = |code: u8| {
-        let exponent = i32::from(code >> 3 & 15);
-        let mantissa = f32::from(code & 7) / 8.0;
-        let size = match exponent {
-            0 => mantissa * 2f32.powi(-6),
-            _ => (1.0 + mantissa) * 2f32.powi(exponent - 7),
-        };
-        if code >> 7 == 1 { -size } else { size }
+    let mut nearest = 0;
+    let mut least = f32::INFINITY;
+    for code in 0..=u8::MAX {
+        // 0x7f and 0xff are NaN.
+        if code & 0x7f == 0x7f {
+            continue;
+        }
+        let distance = (decoded_e4m3(code) - value).abs();
+        if distance < least {
+            nearest = code;
+            least = distance;
+        }
+    }
+    nearest
+}
+
+fn decoded_e4m3(code: u8) -> f32 {
+    let exponent = i32::from(code >> 3 & 15);
+    let mantissa = f32::from(code & 7) / 8.0;
+    let size = match exponent {
+        0 => mantissa * 2f32.powi(-6),
+        _ => (1.0 + mantissa) * 2f32.powi(exponent - 7),
     };
-    // 0x7f and 0xff are NaN.
-    let codes = (0..=u8::MAX).filter(|code| code & 0x7f != 0x7f);
-    let distance = |code: u8| (decoded(code) - value).abs();
-    codes.min_by(|&a, &b| distance(a).total_cmp(&distance(b))).unwrap_or(0)
+    if code >> 7 == 1 { -size } else { size }
 }

@@ -240,7 +240,6 @@ fn run_fio(
     ensure!(output.status.success(), "fio: {}", String::from_utf8_lossy(&output.stderr));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
     let job = &report["jobs"][0];
-    let number = |value: &serde_json::Value| value.as_f64().context("fio's report has changed");
     ensure!(
         number(&job["read"]["io_bytes"])? == (size * pieces) as f64,
         "fio did not read every piece once"
@@ -250,6 +249,10 @@ fn run_fio(
         cpu: (number(&job["usr_cpu"])? + number(&job["sys_cpu"])?) / 100.0,
         checksum: 0.0,
     })
+}
+
+fn number(value: &serde_json::Value) -> Result<f64> {
+    value.as_f64().context("fio's report has changed")
 }
 
 /// Describes the pieces, and writes those that are missing or of another size.

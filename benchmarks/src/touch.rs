@@ -74,23 +74,17 @@ fn timed(work: impl FnOnce() -> Result<()>) -> Result<Took> {
 fn table(arguments: &TouchArguments) -> Result<()> {
     let bytes = usize::try_from(arguments.bytes)?;
     let source = arguments.file.clone().map(|path| Source::open(path, bytes)).transpose()?;
-    type Row<'t> = (&'t str, &'t str, Vec<Took>);
-    let mut rows: Vec<Row<'_>> = Vec::new();
-    let mut add =
-        |memory, way, took| match rows.iter_mut().find(|row| (row.0, row.1) == (memory, way)) {
-            Some(row) => row.2.push(took),
-            None => rows.push((memory, way, vec![took])),
-        };
+    let mut rows = Vec::new();
     for _ in 0..arguments.rounds {
         for source in std::iter::once(None).chain(source.iter().map(Some)) {
             Clock::real().sleep(Duration::from_secs(arguments.rest));
             for memory in ["freed long ago", "freed just now"] {
                 let mut slot = Slot::alone(bytes)?;
                 match source {
-                    None => add(memory, "write", timed(|| touch(&mut slot))?),
+                    None => add(&mut rows, memory, "write", timed(|| touch(&mut slot))?),
                     Some(source) => {
-                        add(memory, "read", timed(|| source.read(&mut slot))?);
-                        add("touched", "read", timed(|| source.read(&mut slot))?);
+                        add(&mut rows, memory, "read", timed(|| source.read(&mut slot))?);
+                        add(&mut rows, "touched", "read", timed(|| source.read(&mut slot))?);
                     }
                 }
             }
@@ -99,21 +93,38 @@ fn table(arguments: &TouchArguments) -> Result<()> {
     println!(
         "| memory | touched by | GB/s | seconds of processors for a GB |\n|---|---|---:|---:|"
     );
-    for (memory, way, took) in rows {
+    for Row { memory, way, took } in rows {
         let gb = bytes as f64 / 1e9;
-        let of = |of: fn(&Took) -> f64| median(took.iter().map(of));
-        println!(
-            "| {memory} | {way} | {:.2} | {:.2} |",
-            gb / of(|it| it.wall),
-            of(|it| it.cpu) / gb
-        );
+        let wall = median(took.iter().map(|it| it.wall));
+        let cpu = median(took.iter().map(|it| it.cpu));
+        println!("| {memory} | {way} | {:.2} | {:.2} |", gb / wall, cpu / gb);
     }
     Ok(())
 }
 
+/// The measurements of one way to touch memory.
+struct Row {
+    memory: &'static str,
+    way: &'static str,
+    took: Vec<Took>,
+}
+
+/// Adds a measurement to the row that it belongs to.
+fn add(rows: &mut Vec<Row>, memory: &'static str, way: &'static str, took: Took) {
+    for row in &mut *rows {
+        if row.memory == memory && row.way == way {
+            row.took.push(took);
+            return;
+        }
+    }
+    rows.push(Row { memory, way, took: vec![took] });
+}
+
 /// Writes to every page.
 fn touch(memory: &mut [u8]) -> Result<()> {
-    memory.iter_mut().step_by(SLOT_ALIGN).for_each(|byte| *byte = 1);
+    for byte in memory.iter_mut().step_by(SLOT_ALIGN) {
+        *byte = 1;
+    }
     Ok(())
 }
 

@@ -98,13 +98,12 @@ impl Task {
 
     /// The plan, and the bytes of all slots with plenty of memory.
     fn plan(&self, planner: &Planner, has_experts: bool) -> Result<(Plan, u64)> {
-        let slots = |plan: &Plan| plan.ledger.get(MemoryUse::Slots) + plan.lent_bytes() as u64;
         let most = planner.minimum() + 4 * planner.weights();
-        let experts = slots(&planner.plan(most)?);
+        let experts = slot_bytes(&planner.plan(most)?);
         let ram = match self.ram {
             Ram::Bytes(bytes) => bytes,
             Ram::Share(share) => {
-                let enough = |plan: &Plan| slots(plan) as f64 >= share * experts as f64;
+                let enough = |plan: &Plan| slot_bytes(plan) as f64 >= share * experts as f64;
                 let least = planner.smallest_with(most, MIB, enough)?;
                 // Margin for a process that takes a little more.
                 (least + (planner.smallest() - planner.minimum())).next_multiple_of(MIB)
@@ -188,27 +187,39 @@ impl Task {
 }
 
 fn endure(lm: &mut SpeculativeWeightStreamer, times: usize) -> Result<Endured> {
-    let rss = || memory().context("this system does not tell the memory of a process");
     let mut numbers = 0u32..;
-    let mut answer = |lm: &mut SpeculativeWeightStreamer, times: usize| -> Result<()> {
-        for n in numbers.by_ref().take(times) {
-            lm.clear();
-            lm.generate(&[n * 7 % 4096, n * 131 % 4096, 9], 2)?;
-        }
-        Ok(())
-    };
-    let slots = |lm: &SpeculativeWeightStreamer| -> u64 {
-        lm.plan().map_or(0, |plan| plan.slots.iter().map(|class| class.bytes()).sum())
-    };
-    answer(lm, times.div_ceil(5))?;
+    answer(lm, numbers.by_ref().take(times.div_ceil(5)))?;
     let early = rss()?;
-    answer(lm, times)?;
+    answer(lm, numbers.by_ref().take(times))?;
     let late = rss()?;
-    let had = slots(lm);
+    let had = own_slots(lm);
     let budget = lm.plan().map_or(0, |plan| plan.ledger.budget());
     lm.lower_budget(budget - had / 2)?;
-    answer(lm, 5)?;
-    Ok(Endured { early, late, lowered: rss()?, given_up: had - slots(lm) })
+    answer(lm, numbers.take(5))?;
+    Ok(Endured { early, late, lowered: rss()?, given_up: had - own_slots(lm) })
+}
+
+/// Gives a short answer for each number.
+fn answer(lm: &mut SpeculativeWeightStreamer, numbers: impl Iterator<Item = u32>) -> Result<()> {
+    for n in numbers {
+        lm.clear();
+        lm.generate(&[n * 7 % 4096, n * 131 % 4096, 9], 2)?;
+    }
+    Ok(())
+}
+
+fn rss() -> Result<u64> {
+    memory().context("this system does not tell the memory of a process")
+}
+
+/// Bytes of the slots of a streamer.
+fn own_slots(lm: &SpeculativeWeightStreamer) -> u64 {
+    lm.plan().map_or(0, |plan| plan.slots.iter().map(|class| class.bytes()).sum())
+}
+
+/// Bytes of the slots of a plan, lent ones included.
+fn slot_bytes(plan: &Plan) -> u64 {
+    plan.ledger.get(MemoryUse::Slots) + plan.lent_bytes() as u64
 }
 
 /// Serves requests until an empty line.

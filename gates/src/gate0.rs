@@ -115,10 +115,12 @@ fn compare(golden: &Golden, report: &mut Report, model: &Path, case: &str) -> Re
     };
     let done = finished(task.run(None)).with_context(|| case.to_owned())?;
     let largest = golden.logits.iter().fold(1f32, |most, logit| most.max(logit.abs()));
-    let found = done.logits.iter().map(|&bits| f32::from_bits(bits));
-    // A NaN counts as an infinite error.
-    let apart = |(a, b): (f32, &f32)| if a.is_nan() { f32::INFINITY } else { (a - b).abs() };
-    let error = found.zip(&golden.logits).map(apart).fold(0f32, f32::max);
+    let mut error = 0f32;
+    for (&bits, expected) in done.logits.iter().zip(&golden.logits) {
+        let found = f32::from_bits(bits);
+        // A NaN counts as an infinite error.
+        error = error.max(if found.is_nan() { f32::INFINITY } else { (found - expected).abs() });
+    }
     let all = done.logits.len() == golden.logits.len() && !golden.logits.is_empty();
     report.check(RIGHT, all && error < 1e-4 * largest, || {
         let found = done.logits.len();
@@ -144,16 +146,6 @@ fn difference(a: &Path, b: &Path) -> Result<Option<String>> {
     }
     let a = &*a;
     let b = &*b;
-    let names = |checkpoint: &dyn Checkpoint| -> Vec<String> {
-        let mut names: Vec<String> = checkpoint
-            .files()
-            .iter()
-            .flat_map(|file| &file.tensors)
-            .map(|tensor| format!("{} {} {:?}", tensor.name, tensor.dtype, tensor.shape))
-            .collect();
-        names.sort();
-        names
-    };
     if names(a) != names(b) {
         return Ok(Some("the names and shapes of tensors".to_owned()));
     }
@@ -161,10 +153,10 @@ fn difference(a: &Path, b: &Path) -> Result<Option<String>> {
         let (other_file, other) = tensors(b)
             .find(|(_, other)| other.name == tensor.name)
             .context("a tensor's name has gone")?;
-        let [mut left, mut right] = [Vec::new(), Vec::new()];
-        let open = |checkpoint: &dyn Checkpoint, name| File::open(checkpoint.dir().join(name));
-        let file = open(a, file)?;
-        let other_file = open(b, other_file)?;
+        let mut left = Vec::new();
+        let mut right = Vec::new();
+        let file = File::open(a.dir().join(file))?;
+        let other_file = File::open(b.dir().join(other_file))?;
         let mut at = 0;
         while at < tensor.len {
             let len = (tensor.len - at).min(4 << 20) as usize;
@@ -179,6 +171,16 @@ fn difference(a: &Path, b: &Path) -> Result<Option<String>> {
         }
     }
     Ok(None)
+}
+
+/// Names, types and shapes of all tensors.
+fn names(checkpoint: &dyn Checkpoint) -> Vec<String> {
+    let mut names = Vec::new();
+    for (_, tensor) in tensors(checkpoint) {
+        names.push(format!("{} {} {:?}", tensor.name, tensor.dtype, tensor.shape));
+    }
+    names.sort();
+    names
 }
 
 fn tensors(

@@ -55,6 +55,15 @@ struct Try {
 }
 
 impl Try {
+    /// Name of the case with this share of the weights.
+    fn case(self, form: &str, share: Option<f64>) -> String {
+        let Try { policy, reader, above } = self;
+        let name = share.map_or("min".to_owned(), |share| format!("{:.0} %", 100.0 * share));
+        let limit = if above == 0 { "kills" } else { "counts" };
+        let draft = if self.draft(share) == Drafting::No { "" } else { " with a draft" };
+        format!("{form}, {name}, {policy}{draft}, {reader}, {limit}")
+    }
+
     /// In the group that kills, the run uses all defaults and therefore a draft. The smallest
     /// budget has no room for one.
     fn draft(self, share: Option<f64>) -> Drafting {
@@ -105,18 +114,14 @@ fn ids(count: u32) -> Vec<u32> {
 fn stream(report: &mut Report, setting: &Setting, form: &str) -> Result<()> {
     // In place, only the read path differs: one budget is enough.
     let budgets = if form == "shards" { &BUDGETS[..] } else { &BUDGETS[3..4] };
-    let case = |share: Option<f64>, how: Try| {
-        let Try { policy, reader, above } = how;
-        let name = share.map_or("min".to_owned(), |share| format!("{:.0} %", 100.0 * share));
-        let limit = if above == 0 { "kills" } else { "counts" };
-        let draft = if how.draft(share) == Drafting::No { "" } else { " with a draft" };
-        format!("{form}, {name}, {policy}{draft}, {reader}, {limit}")
-    };
-    let cases: Vec<_> = budgets
-        .iter()
-        .flat_map(|&(share, further)| TRIES.into_iter().chain([further]).map(move |t| (share, t)))
-        .filter(|&(share, how)| setting.wants(&case(share, how)))
-        .collect();
+    let mut cases = Vec::new();
+    for &(share, further) in budgets {
+        for how in TRIES.into_iter().chain([further]) {
+            if setting.wants(&how.case(form, share)) {
+                cases.push((share, how));
+            }
+        }
+    }
     if cases.is_empty() {
         return Ok(());
     }
@@ -160,7 +165,7 @@ fn stream(report: &mut Report, setting: &Setting, form: &str) -> Result<()> {
                 None
             }
         };
-        let case = case(share, how);
+        let case = how.case(form, share);
         let work = Work::Replay(certificates.clone());
         let task = task(Ram::Bytes(budget), policy, reader, work).with(how.draft(share));
         let ended = task.run(group.as_ref());
@@ -182,7 +187,9 @@ fn stream(report: &mut Report, setting: &Setting, form: &str) -> Result<()> {
             ended => finished(ended)?,
         };
         check(report, &case, &done);
-        if let (Some(counted), "direct") = (counted, reader) {
+        if reader == "direct"
+            && let Some(counted) = counted
+        {
             report.check(COUNTED, counted <= done.budget, || {
                 format!("{case}: {} of {}", mib(counted), mib(done.budget))
             });

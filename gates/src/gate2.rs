@@ -19,7 +19,7 @@ use crate::pairs;
 use crate::report::Report;
 use crate::setting::Setting;
 use crate::stage::{EXTREMES, MIDDLE, Run, Stage};
-use crate::task::{DRAFT_BYTES, Drafting, Task, Turn};
+use crate::task::{DRAFT_BYTES, Drafting, Task};
 
 const SAME: &str = "every logit is the same";
 const TEXT: &str = "both contenders give the same text";
@@ -91,8 +91,9 @@ fn wall(report: &mut Report, setting: &Setting) -> Result<()> {
         if [0.25, 0.50].contains(&share) {
             let stalls = pairs::ratios_of(&turns, |turn| turn.stalled);
             report.below(STALL, &format!("{case}, stalls"), stalls, 1.0);
-            let sum = |of: &dyn Fn(&[Turn; 2]) -> u64| turns.iter().map(of).sum::<u64>() as f64;
-            let early = sum(&|pair| pair[0].early) / sum(&|pair| pair[1].bytes);
+            let early: u64 = turns.iter().map(|[with, _]| with.early).sum();
+            let missed: u64 = turns.iter().map(|[_, without]| without.bytes).sum();
+            let early = early as f64 / missed as f64;
             report.check(EARLY, early >= 0.05, || format!("{case}: {early:.3}"));
             report
                 .note(format!("{case}: {early:.3} of the bytes missed without a draft were early"));

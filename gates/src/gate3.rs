@@ -48,10 +48,12 @@ const COSTS: ComputeCosts = ComputeCosts {
 
 pub(crate) fn run(setting: &Setting) -> Result<Report> {
     let mut report = Report::new(3, "the verifier");
-    let case = |mib: u64, policy| format!("wrong stand-ins, {mib} MiB, {policy}");
-    let wanted =
-        |&mib: &u64| PolicyKind::ALL.iter().any(|&policy| setting.wants(&case(mib, policy)));
-    let budgets: Vec<u64> = [20, 24, 30].into_iter().filter(wanted).collect();
+    let mut budgets = Vec::new();
+    for mib in [20, 24, 30] {
+        if PolicyKind::ALL.iter().any(|&policy| setting.wants(&case(mib, policy))) {
+            budgets.push(mib);
+        }
+    }
     if budgets.is_empty() {
         return Ok(report);
     }
@@ -130,17 +132,24 @@ impl Wrong {
         };
         let mut lm = SpeculativeWeightStreamer::new(ForwardPass::new(spec), store, options)?;
         let before = lm.counters();
-        let token = |n: u32| (n * 131 + 5) % 4096;
         let mut bits = Vec::new();
-        let mut add = |logits: &[f32]| bits.extend(logits.iter().flat_map(|x| x.to_le_bytes()));
-        add(lm.prefill(&(0..PROMPT).map(token).collect::<Vec<u32>>())?);
+        let prompt: Vec<u32> = (0..PROMPT).map(token).collect();
+        bits.extend(lm.prefill(&prompt)?.iter().copied().flat_map(f32::to_le_bytes));
         for n in PROMPT..PROMPT + tokens {
-            add(lm.decode(token(n))?);
+            bits.extend(lm.decode(token(n))?.iter().copied().flat_map(f32::to_le_bytes));
         }
         let after = lm.counters();
         let metrics = Metrics::between(&before, &after);
         Ok((checksum(&bits), after, metrics))
     }
+}
+
+fn case(mib: u64, policy: PolicyKind) -> String {
+    format!("wrong stand-ins, {mib} MiB, {policy}")
+}
+
+fn token(n: u32) -> u32 {
+    (n * 131 + 5) % 4096
 }
 
 /// Randomises every code of every stand-in, and updates the checksums in the manifest.

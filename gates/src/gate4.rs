@@ -67,11 +67,10 @@ struct Long {
 
 pub(crate) fn run(setting: &Setting) -> Result<Report> {
     let mut report = Report::new(4, "a streamer that adapts");
-    let case = |share: f64, disk: u64| format!("{:.0} % cached, {disk} MB/s", 100.0 * share);
     let budgets = if setting.full { &BUDGETS[..] } else { &[0.25, 1.0] };
-    let stages = budgets.iter().map(|&share| (share, MIDDLE)).chain([(0.25, SLOW)]);
-    let stages: Vec<_> =
-        stages.filter(|&(share, disk)| setting.wants(&case(share, disk))).collect();
+    let mut stages: Vec<(f64, u64)> = budgets.iter().map(|&share| (share, MIDDLE)).collect();
+    stages.push((0.25, SLOW));
+    stages.retain(|&(share, disk)| setting.wants(&case(share, disk)));
     if !stages.is_empty() {
         let beginnings = beginnings()?;
         let changes = beginnings.len() - 1;
@@ -122,14 +121,13 @@ fn stream_all(
         let [ours, lru] = [&ours, &lru].map(|long| long.run.metrics.experts.miss_rate);
         report.check(FEWER, ours < lru, || format!("{case}: {ours:.4}, and {lru:.4} with lru"));
     }
-    let speed = |long: &Long| long.run.metrics.tokens_per_second;
     for (what, than) in [(PHASE_1, &one), (PHASE_2, &two)] {
         let at_least = if share < 1.0 { 1.0 } else { GRAIN };
-        let times = speed(&ours) / speed(than);
+        let times = ours.speed() / than.speed();
         report.check(what, times >= at_least, || format!("{case}: {times:.4}"));
     }
     if disk == SLOW {
-        let times = speed(&ours) / speed(&lru);
+        let times = ours.speed() / lru.speed();
         report.check(FASTER, times >= 1.2, || format!("{case}: {times:.3}"));
         report.note(format!("{case}: {times:.3} times as fast as lru"));
     }
@@ -138,9 +136,10 @@ fn stream_all(
 
 /// Pairs of turns, each on a topic of its own, on a quiet machine.
 fn wall(report: &mut Report, setting: &Setting) -> Result<()> {
-    let asks = beginnings()?.into_iter().zip(7..);
-    let asks: Vec<Ask> =
-        asks.map(|(prompt, seed)| Ask::Topic { prompt, seed, tokens: 16 }).collect();
+    let mut asks = Vec::new();
+    for (prompt, seed) in beginnings()?.into_iter().zip(7..) {
+        asks.push(Ask::Topic { prompt, seed, tokens: 16 });
+    }
     let others = [
         (Phase::Lru, 0.25, FASTER, 1.0 / 1.2),
         (Phase::One, 0.10, PHASE_1, 1.0),
@@ -177,8 +176,11 @@ fn wall(report: &mut Report, setting: &Setting) -> Result<()> {
 /// Their tokens.
 pub(crate) fn beginnings() -> Result<Vec<Vec<u32>>> {
     let tokenizer = tokenizer(&tales())?;
-    let encode = |text: &str| Ok(tokenizer.encode(text.trim_end(), true)?);
-    TOPICS.split("\n\n").map(encode).collect()
+    let mut beginnings = Vec::new();
+    for text in TOPICS.split("\n\n") {
+        beginnings.push(tokenizer.encode(text.trim_end(), true)?);
+    }
+    Ok(beginnings)
 }
 
 /// Texts by the resident model.
@@ -234,9 +236,22 @@ fn stream(phase: Phase, share: f64, disk: u64, topics: &[Topic]) -> Result<Long>
 impl Long {
     /// Ratio of the misses in the last quarter of each topic to those in its first.
     fn settling(&self) -> Ratios {
-        let of = |quarter: usize| self.quarters.iter().map(|q| q[quarter]).collect::<Vec<_>>();
-        Ratios::new(&of(1), &of(0))
+        let mut first = Vec::new();
+        let mut last = Vec::new();
+        for quarters in &self.quarters {
+            first.push(quarters[0]);
+            last.push(quarters[1]);
+        }
+        Ratios::new(&last, &first)
     }
+
+    fn speed(&self) -> f64 {
+        self.run.metrics.tokens_per_second
+    }
+}
+
+fn case(share: f64, disk: u64) -> String {
+    format!("{:.0} % cached, {disk} MB/s", 100.0 * share)
 }
 
 impl Phase {

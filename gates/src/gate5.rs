@@ -57,17 +57,18 @@ fn crowd(report: &mut Report, setting: &Setting) -> Result<()> {
     };
     let budget = finished(task.clone().planned().run(None))?.budget;
     let Some((done, counted)) = within(report, &case, task, budget)? else { return Ok(()) };
-    let told: Vec<Told> = done
-        .certificates
-        .iter()
-        .map(|json| serde_json::from_str(json))
-        .collect::<Result<_, _>>()?;
+    let told = told_by(&done)?;
     let failed = told.iter().filter(|told| told.failed.is_some()).count();
     let all = told.len() == crowd.texts && failed > 0 && failed < crowd.texts;
     report.check(ENDED, all, || format!("{case}: {} ended, {failed} failed", told.len()));
-    let forked = told.iter().filter(|told| told.text.forked);
-    let [all, known] =
-        forked.fold([0, 0], |[all, known], told| [all + 1, known + usize::from(told.known > 4)]);
+    let mut all = 0;
+    let mut known = 0;
+    for told in &told {
+        if told.text.forked {
+            all += 1;
+            known += usize::from(told.known > 4);
+        }
+    }
     report.check(REUSED, 2 * known > all, || format!("{case}: {known} of {all}"));
     let alone = compare(report, &tales(), &case, &told)?;
     report.row(&case, format!("{alone}/{}", told.len() - failed), &done, counted);
@@ -135,20 +136,25 @@ fn switch(report: &mut Report, setting: &Setting) -> Result<()> {
     report.check(RETURNED, early > 0 && late <= early + LEFT, || {
         format!("{case}: {} after the first loads, {} after the last", mib(early), mib(late))
     });
-    let told: Vec<Told> = done
-        .certificates
-        .iter()
-        .map(|json| serde_json::from_str(json))
-        .collect::<Result<_, _>>()?;
+    let told = told_by(&done)?;
     let mut agreed = 0;
     for (number, place) in models.iter().enumerate() {
-        let of_model = |told: &&Told| Switch::model_of(&told.text) == number;
-        let told: Vec<Told> = told.iter().filter(of_model).cloned().collect();
-        agreed += compare(report, place, &case, &told)?;
+        let mut of_model = told.clone();
+        of_model.retain(|told| Switch::model_of(&told.text) == number);
+        agreed += compare(report, place, &case, &of_model)?;
     }
     report.check(ENDED, told.len() == texts, || format!("{case}: {} of {texts}", told.len()));
     report.row(&case, format!("{agreed}/{texts}"), &done, counted);
     Ok(())
+}
+
+/// The reports of a child, one for each text.
+fn told_by(done: &Done) -> Result<Vec<Told>> {
+    let mut all = Vec::new();
+    for json in &done.certificates {
+        all.push(serde_json::from_str(json)?);
+    }
+    Ok(all)
 }
 
 /// Computes each text alone, with everything in memory. Returns the number of those that agree.

@@ -194,8 +194,13 @@ pub(crate) fn ratios(turns: &[[Turn; 2]]) -> Ratios {
 
 /// Ratios of another figure of the turns.
 pub(crate) fn ratios_of(turns: &[[Turn; 2]], what: impl Fn(&Turn) -> f64) -> Ratios {
-    let all = |of: usize| turns.iter().map(|pair| what(&pair[of])).collect::<Vec<_>>();
-    Ratios::new(&all(0), &all(1))
+    let mut first = Vec::with_capacity(turns.len());
+    let mut second = Vec::with_capacity(turns.len());
+    for [a, b] in turns {
+        first.push(what(a));
+        second.push(what(b));
+    }
+    Ratios::new(&first, &second)
 }
 
 #[cfg(test)]

@@ -53,8 +53,14 @@ struct Criterion {
 
 impl Report {
     pub(crate) fn new(gate: u32, about: &'static str) -> Report {
-        let (rows, ratios, criteria, notes) = Default::default();
-        Report { gate, about, rows, ratios, criteria, notes }
+        Report {
+            gate,
+            about,
+            rows: Vec::new(),
+            ratios: Vec::new(),
+            criteria: Vec::new(),
+            notes: Vec::new(),
+        }
     }
 
     /// True if no case has run.
@@ -75,11 +81,13 @@ impl Report {
 
     /// Records a case against a criterion; `figure` is reported on failure.
     pub(crate) fn check(&mut self, what: &'static str, holds: bool, figure: impl Fn() -> String) {
-        let at = self.criteria.iter().position(|criterion| criterion.what == what);
-        let at = at.unwrap_or_else(|| {
-            self.criteria.push(Criterion { what, passed: 0, failures: Vec::new() });
-            self.criteria.len() - 1
-        });
+        let at = match self.criteria.iter().position(|criterion| criterion.what == what) {
+            Some(at) => at,
+            None => {
+                self.criteria.push(Criterion { what, passed: 0, failures: Vec::new() });
+                self.criteria.len() - 1
+            }
+        };
         match holds {
             true => self.criteria[at].passed += 1,
             false => self.criteria[at].failures.push(figure()),
@@ -179,8 +187,12 @@ fn within(interval: Option<(f64, f64)>) -> String {
 
 /// Aligned columns, the first one to the left.
 fn write_lines<const N: usize>(text: &mut String, lines: &[[String; N]]) {
-    let width = |column: usize| lines.iter().map(|l| l[column].chars().count()).max();
-    let widths: Vec<usize> = (0..N).filter_map(width).collect();
+    let mut widths = [0; N];
+    for line in lines {
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
     for line in lines {
         for (number, (cell, &width)) in line.iter().zip(&widths).enumerate() {
             let _ = match number {
@@ -206,20 +218,20 @@ impl Ratio {
 
 impl Row {
     fn cells(&self) -> [String; 9] {
-        let mib = |bytes: u64| format!("{:.1}", bytes as f64 / (1 << 20) as f64);
-        let number = |path: &str| self.metrics.pointer(path).and_then(Value::as_f64);
-        let show = |value: Option<f64>, digits: usize| match value {
-            Some(value) => format!("{value:.digits$}"),
-            None => "-".to_owned(),
+        let megabytes = match self.metrics.get("bytes_per_token").and_then(Value::as_object) {
+            Some(kinds) => {
+                let mut sum = 0.0;
+                for bytes in kinds.values().filter_map(Value::as_f64) {
+                    sum += bytes;
+                }
+                Some(sum / 1e6)
+            }
+            None => None,
         };
-        let kinds = self.metrics.get("bytes_per_token").and_then(Value::as_object);
-        let bytes = kinds.map(|kinds| {
-            kinds.values().filter_map(Value::as_f64).fold(0.0, |sum, bytes| sum + bytes)
-        });
-        let share = |part: Option<f64>| Some(100.0 * part? / number("/seconds")?);
-        let percent = |value: Option<f64>| match value {
-            Some(value) => format!("{value:.1} %"),
-            None => "-".to_owned(),
+        let hits = self.number("/experts/hit_rate").map(|rate| 100.0 * rate);
+        let stalls = match (self.number("/time/stall"), self.number("/seconds")) {
+            (Some(stall), Some(seconds)) => Some(100.0 * stall / seconds),
+            _ => None,
         };
         [
             self.case.clone(),
@@ -227,11 +239,26 @@ impl Row {
             mib(self.budget_bytes),
             mib(self.peak_rss_bytes),
             self.counted_bytes.map_or("-".to_owned(), mib),
-            show(number("/tokens_per_second"), 1),
-            show(bytes.map(|bytes| bytes / 1e6), 2),
-            percent(number("/experts/hit_rate").map(|rate| 100.0 * rate)),
-            percent(share(number("/time/stall"))),
+            show(self.number("/tokens_per_second"), 1, ""),
+            show(megabytes, 2, ""),
+            show(hits, 1, " %"),
+            show(stalls, 1, " %"),
         ]
+    }
+
+    fn number(&self, path: &str) -> Option<f64> {
+        self.metrics.pointer(path).and_then(Value::as_f64)
+    }
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:.1}", bytes as f64 / (1 << 20) as f64)
+}
+
+fn show(value: Option<f64>, digits: usize, unit: &str) -> String {
+    match value {
+        Some(value) => format!("{value:.digits$}{unit}"),
+        None => "-".to_owned(),
     }
 }
 

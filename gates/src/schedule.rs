@@ -128,16 +128,17 @@ fn scheduled(report: &mut Report, case: &str, kind: Kind, share: f64, disk: u64)
 /// Some texts, by their numbers from 0.
 fn texts_of(kind: Kind) -> Result<Vec<(usize, BatchRequest)>> {
     let model = Model::open(tales())?;
-    let text = |(number, prompt): (usize, Vec<u32>)| {
+    let mut texts = Vec::new();
+    for (number, prompt) in prompts(kind)?.into_iter().enumerate() {
         let word = prompt[0];
         let text = Text { prompt, ..Text::new(number, TOKENS) };
         let mut text = text.continuation(&model)?;
         if kind == Kind::Words {
             text.bias.push((word, ALWAYS));
         }
-        Ok((number, text))
-    };
-    prompts(kind)?.into_iter().enumerate().map(text).collect()
+        texts.push((number, text));
+    }
+    Ok(texts)
 }
 
 fn prompts(kind: Kind) -> Result<Vec<Vec<u32>>> {

@@ -51,9 +51,8 @@ pub fn run(options: &AttentionArguments) -> Result<()> {
         (0.0..1e4).contains(&options.seconds_per_cell),
         "--seconds-per-cell must be between 0 and 10000"
     );
-    let slow = |tier: &Tier| matches!(*tier, Tier::SCALAR | Tier::PORTABLE);
     let mut tiers = Tier::available();
-    tiers.retain(|tier| !slow(tier));
+    tiers.retain(|tier| !super::is_slow(tier));
     let threads = options.threads as usize;
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
     let names: String = tiers.iter().map(|tier| format!(" {tier} |")).collect();
@@ -173,7 +172,9 @@ impl Cell {
             .collect();
         let mut flat = sws_store::Slot::alone((copies * bytes).next_multiple_of(1 << 21))?;
         // Pages that nothing was written to are all the same one.
-        flat.iter_mut().enumerate().for_each(|(at, byte)| *byte = at as u8);
+        for (at, byte) in flat.iter_mut().enumerate() {
+            *byte = at as u8;
+        }
         let q = widen(&random_weights(heads, key_dim));
         let spec = Attention {
             heads,

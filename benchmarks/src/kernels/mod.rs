@@ -91,9 +91,8 @@ pub fn run(mut options: Options) -> Result<()> {
         options.encodings = Encoding::ALL.to_vec();
     }
     if options.tiers.is_empty() {
-        let slow = |tier: &Tier| matches!(*tier, Tier::SCALAR | Tier::PORTABLE);
         options.tiers = Tier::available();
-        options.tiers.retain(|tier| !slow(tier));
+        options.tiers.retain(|tier| !is_slow(tier));
         if options.tiers.is_empty() {
             options.tiers.push(Tier::PORTABLE);
         }
@@ -123,13 +122,12 @@ pub fn run(mut options: Options) -> Result<()> {
 /// Candle sizes its thread pools once per process, from the environment, so every number of threads
 /// gets its own process.
 fn in_worker(threads: usize, options: &Options) -> Result<Vec<Record>> {
-    let join = |words: Vec<String>| words.join(",");
     let mut command = Command::new(std::env::current_exe()?);
     command
         .args(["kernels", "--worker"])
-        .args(["--encodings", &join(options.encodings.iter().map(ToString::to_string).collect())])
-        .args(["--tiers", &join(options.tiers.iter().map(ToString::to_string).collect())])
-        .args(["--tokens", &join(options.tokens.iter().map(ToString::to_string).collect())])
+        .args(["--encodings", &joined(&options.encodings)])
+        .args(["--tiers", &joined(&options.tiers)])
+        .args(["--tokens", &joined(&options.tokens)])
         .args(["--threads", &threads.to_string()])
         .args(["--rows", &options.rows.to_string(), "--cols", &options.cols.to_string()])
         .args(["--weights", &options.weights.to_string()])
@@ -148,6 +146,15 @@ fn in_worker(threads: usize, options: &Options) -> Result<Vec<Record>> {
     }
     ensure!(worker.wait()?.success(), "the measuring process failed");
     Ok(records)
+}
+
+fn is_slow(tier: &Tier) -> bool {
+    matches!(*tier, Tier::SCALAR | Tier::PORTABLE)
+}
+
+/// Values as one word of a command line.
+fn joined(values: &[impl ToString]) -> String {
+    values.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// All cells of one encoding.
@@ -201,7 +208,9 @@ fn measure_encoding(encoding: Encoding, options: &Options) -> Result<()> {
             let Some(bf16) = &bf16 else { break };
             contenders.push(ours(format!("bf16 {tier}"), tier, bf16, &x, tokens));
         }
-        if let (Some(format), Some(candle)) = (format, &mut candle) {
+        if let Some(format) = format
+            && let Some(candle) = &mut candle
+        {
             candle.activations(&x, tokens)?;
             contenders.push(Contender {
                 name: format.name().to_owned(),

@@ -54,48 +54,43 @@ pub(super) fn records(
     contenders: &[Contender<'_>],
     timings: &[Timing],
 ) -> Vec<Record> {
-    let find = |is: &dyn Fn(&str) -> bool| contenders.iter().position(|c| is(&c.name));
-    let sum = find(&|name| name == "sum");
-    let gemm = find(&|name| name.starts_with("gemm"));
-    let candle = find(&|name| name.starts_with("candle"));
+    let sum = contenders.iter().position(|c| c.name == "sum");
+    let gemm = contenders.iter().position(|c| c.name.starts_with("gemm"));
+    let candle = contenders.iter().position(|c| c.name.starts_with("candle"));
     let peers = [sum, gemm, candle];
-    contenders
-        .iter()
-        .zip(timings)
-        .enumerate()
-        .map(|(i, (contender, timing))| {
-            let seconds = timing.median();
-            let is_ours = !peers.contains(&Some(i)) && !contender.name.starts_with("bf16 ");
-            let weights_over = |other: Option<usize>| {
-                let other = other.filter(|_| is_ours)?;
-                Some(timing.speed_over(&timings[other]))
-            };
-            let bf16 = find(&|name| name.strip_prefix("bf16 ") == Some(contender.name.as_str()));
-            let is_multiplication = contender.name != "sum";
-            let flop = if is_multiplication { 2.0 * cell.tokens as f64 } else { 0.0 };
-            Record {
-                encoding: cell.encoding.to_string(),
-                tokens: cell.tokens,
-                threads: cell.threads,
-                rows: cell.rows,
-                cols: cell.cols,
-                contender: contender.name.clone(),
-                gb_per_s: contender.bytes / seconds / 1e9,
-                gweights_per_s: contender.weights / seconds / 1e9,
-                gflop_per_s: contender.weights * flop / seconds / 1e9,
-                over_sum: weights_over(sum),
-                over_gemm: weights_over(gemm),
-                over_candle: weights_over(candle),
-                over_bf16: weights_over(bf16),
-            }
-        })
-        .collect()
+    let mut records = Vec::new();
+    for (i, (contender, timing)) in contenders.iter().zip(timings).enumerate() {
+        let name = &contender.name;
+        let seconds = timing.median();
+        let is_ours = !peers.contains(&Some(i)) && !name.starts_with("bf16 ");
+        let weights_over = |other: Option<usize>| match other {
+            Some(other) if is_ours => Some(timing.speed_over(&timings[other])),
+            _ => None,
+        };
+        let bf16 = contenders.iter().position(|c| c.name.strip_prefix("bf16 ") == Some(name));
+        let flop = if name == "sum" { 0.0 } else { 2.0 * cell.tokens as f64 };
+        records.push(Record {
+            encoding: cell.encoding.to_string(),
+            tokens: cell.tokens,
+            threads: cell.threads,
+            rows: cell.rows,
+            cols: cell.cols,
+            contender: name.clone(),
+            gb_per_s: contender.bytes / seconds / 1e9,
+            gweights_per_s: contender.weights / seconds / 1e9,
+            gflop_per_s: contender.weights * flop / seconds / 1e9,
+            over_sum: weights_over(sum),
+            over_gemm: weights_over(gemm),
+            over_candle: weights_over(candle),
+            over_bf16: weights_over(bf16),
+        });
+    }
+    records
 }
 
 impl Record {
     /// The record as a row of the table.
     pub fn line(&self) -> String {
-        let ratio = |r: Option<f64>| r.map_or("-".to_owned(), |r| format!("{r:.2}"));
         format!(
             "{:8} {:>6} {:>7}  {:12} {:>8.1} {:>10.2} {:>9.1} {:>6} {:>6} {:>7} {:>6}",
             self.encoding,
@@ -111,6 +106,10 @@ impl Record {
             ratio(self.over_bf16),
         )
     }
+}
+
+fn ratio(ratio: Option<f64>) -> String {
+    ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"))
 }
 
 /// All records, aligned.
@@ -141,19 +140,23 @@ pub(super) fn table(records: &[Record]) -> String {
 pub(super) fn summary(records: &[Record]) -> String {
     fn listed<T: Ord + Clone>(all: impl Iterator<Item = T>) -> Vec<T> {
         let mut list = Vec::new();
-        all.for_each(|item| {
+        for item in all {
             if !list.contains(&item) {
                 list.push(item);
             }
-        });
+        }
         list
     }
     let threads = records.iter().map(|record| record.threads).max().unwrap_or(0);
     let records = || records.iter().filter(|record| record.threads == threads);
     let tiers = listed(records().filter(|r| r.over_sum.is_some()).map(|r| &r.contender));
     let tokens = listed(records().map(|r| r.tokens));
-    let columns: Vec<(usize, &String)> =
-        tokens.iter().flat_map(|&n| tiers.iter().map(move |&tier| (n, tier))).collect();
+    let mut columns: Vec<(usize, &String)> = Vec::new();
+    for tokens in tokens {
+        for &tier in &tiers {
+            columns.push((tokens, tier));
+        }
+    }
     let mut text = "| encoding |".to_owned();
     for (tokens, tier) in &columns {
         let against = if *tokens == 1 { "1 token / sum" } else { "tokens / bf16" };

@@ -174,10 +174,10 @@ impl Measured {
             ("system", Some(&machine.system)),
             ("tier", Some(&machine.tier)),
         ];
-        if let Some((key, _)) =
-            names.iter().find(|(_, name)| name.is_some_and(|name| !is_name(name)))
-        {
-            return Some(format!("`{key}` is not a name of at most {MOST_LETTERS} letters"));
+        for (key, name) in names {
+            if name.is_some_and(|name| !is_name(name)) {
+                return Some(format!("`{key}` is not a name of at most {MOST_LETTERS} letters"));
+            }
         }
         let speeds = &machine.measured;
         let bytes = [
@@ -189,13 +189,15 @@ impl Measured {
             ("disk_bytes_per_second", speeds.disk_bytes_per_second),
             ("memory_bytes_per_second", speeds.memory_bytes_per_second),
         ];
-        let odd = bytes.iter().find(|(_, bytes)| bytes.is_some_and(|it| !BYTES.contains(&it)));
-        let odd = odd.map(|(key, _)| key).or_else(|| {
-            let odd = rates.iter().find(|(_, rate)| rate.is_some_and(|it| !RATES.contains(&it)));
-            odd.map(|(key, _)| key)
-        });
-        if let Some(key) = odd {
-            return Some(format!("`{key}` is no machine's"));
+        for (key, bytes) in bytes {
+            if bytes.is_some_and(|bytes| !BYTES.contains(&bytes)) {
+                return Some(format!("`{key}` is no machine's"));
+            }
+        }
+        for (key, rate) in rates {
+            if rate.is_some_and(|rate| !RATES.contains(&rate)) {
+                return Some(format!("`{key}` is no machine's"));
+            }
         }
         if speeds.free_bytes > Some(speeds.ram_bytes) {
             return Some("`free_bytes` is more than `ram_bytes`".to_owned());
@@ -224,13 +226,12 @@ impl Measured {
                 return Some(format!("{lie} in round {} of the file", number + 1));
             }
         }
-        let whole = |ram: &&str| {
-            ["cold", "warm"].iter().all(|start| !self.rounds_of(ram, start).is_empty())
-        };
-        match self.budgets().iter().all(whole) {
-            true => None,
-            false => Some("a budget has no cold or no warm round".to_owned()),
+        for ram in self.budgets() {
+            if self.rounds_of(ram, "cold").is_empty() || self.rounds_of(ram, "warm").is_empty() {
+                return Some("a budget has no cold or no warm round".to_owned());
+            }
         }
+        None
     }
 }
 

@@ -64,12 +64,7 @@ fn row(name: &str, measured: &Measured, ram: &str) -> Result<String> {
     let warm = measured.rounds_of(ram, "warm");
     let cold = measured.rounds_of(ram, "cold");
     let of = |value: fn(&MeasuredRound) -> Option<f64>| median(&warm, value);
-    let gib = |bytes: f64| format!("{:.2}", bytes / f64::from(1 << 30));
-    let percent =
-        |share: Option<f64>| share.map_or("–".into(), |it| format!("{:.0} %", 100.0 * it));
-    let number = |value: Option<f64>| value.map_or("–".into(), digits);
     let about = &measured.machine;
-    let rate = |speed: Option<f64>| number(speed.map(|speed| speed / 1e9));
     let mut row = String::new();
     write!(
         row,
@@ -77,8 +72,8 @@ fn row(name: &str, measured: &Measured, ram: &str) -> Result<String> {
         about.processor.as_deref().unwrap_or("unknown"),
         about.tier,
         warm.first().map_or(0, |round| round.threads),
-        rate(about.measured.disk_bytes_per_second),
-        rate(about.measured.memory_bytes_per_second),
+        gigabytes(about.measured.disk_bytes_per_second),
+        gigabytes(about.measured.memory_bytes_per_second),
     )?;
     let model = &measured.model;
     write!(
@@ -104,6 +99,22 @@ fn row(name: &str, measured: &Measured, ram: &str) -> Result<String> {
         percent(of(|round| round.others_share)),
     )?;
     Ok(row)
+}
+
+fn gib(bytes: f64) -> String {
+    format!("{:.2}", bytes / f64::from(1 << 30))
+}
+
+fn gigabytes(bytes: Option<f64>) -> String {
+    number(bytes.map(|bytes| bytes / 1e9))
+}
+
+fn percent(share: Option<f64>) -> String {
+    share.map_or("–".to_owned(), |share| format!("{:.0} %", 100.0 * share))
+}
+
+fn number(value: Option<f64>) -> String {
+    value.map_or("–".to_owned(), digits)
 }
 
 fn median(rounds: &[&MeasuredRound], value: fn(&MeasuredRound) -> Option<f64>) -> Option<f64> {

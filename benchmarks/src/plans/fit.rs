@@ -12,9 +12,6 @@ const STEPS: usize = 5_000;
 /// measured ones, so that costs do not make up for them.
 pub fn fit<'p>(points: impl IntoIterator<Item = &'p Point>) -> TokenCosts {
     let points: Vec<&Point> = points.into_iter().collect();
-    let misses = |point: &Point| point.planned.calls * (1.0 - point.hit_rate);
-    let lookups = |point: &Point| if point.planned.embedding > 0 { 1.0 } else { 0.0 };
-    let computing = |point: &Point| point.seconds - point.waiting;
     let [slowdown, call, handling] = least_squares(&points, computing, |point| {
         ([point.computing, point.planned.calls, misses(point)], computing(point))
     });
@@ -32,26 +29,40 @@ pub fn fit<'p>(points: impl IntoIterator<Item = &'p Point>) -> TokenCosts {
     TokenCosts { slowdown, call, miss: handling + waiting, lookup, compute, handing }
 }
 
+fn misses(point: &Point) -> f64 {
+    point.planned.calls * (1.0 - point.hit_rate)
+}
+
+fn lookups(point: &Point) -> f64 {
+    if point.planned.embedding > 0 { 1.0 } else { 0.0 }
+}
+
+fn computing(point: &Point) -> f64 {
+    point.seconds - point.waiting
+}
+
 /// Factors of the parts of a point, which add up to a sum; errors are relative to `scale`.
 fn least_squares<const N: usize>(
     points: &[&Point],
     scale: impl Fn(&Point) -> f64,
     parts: impl Fn(&Point) -> ([f64; N], f64),
 ) -> [f64; N] {
-    let row = |point: &&Point| {
+    let mut rows = Vec::with_capacity(points.len());
+    for point in points {
         let (parts, sum) = parts(point);
         let scale = scale(point);
-        (parts.map(|part| part / scale), sum / scale)
-    };
-    let rows: Vec<([f64; N], f64)> = points.iter().map(row).collect();
+        rows.push((parts.map(|part| part / scale), sum / scale));
+    }
     let mut costs = [0.0; N];
     for step in 0..STEPS {
         let at = step % N;
-        let left = |(parts, sum): &([f64; N], f64)| {
-            sum - parts.iter().zip(&costs).map(|(part, cost)| part * cost).sum::<f64>()
-        };
-        let slope: f64 = rows.iter().map(|row| row.0[at] * left(row)).sum();
-        let curve: f64 = rows.iter().map(|row| row.0[at] * row.0[at]).sum();
+        let mut slope = 0.0;
+        let mut curve = 0.0;
+        for (parts, sum) in &rows {
+            let left = sum - parts.iter().zip(&costs).map(|(part, cost)| part * cost).sum::<f64>();
+            slope += parts[at] * left;
+            curve += parts[at] * parts[at];
+        }
         if curve > 0.0 {
             costs[at] = f64::max(costs[at] + slope / curve, 0.0);
         }

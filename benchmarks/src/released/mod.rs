@@ -121,19 +121,18 @@ pub fn run(arguments: &ShapesArguments) -> Result<()> {
         return Ok(());
     }
     ensure!((0.0..=100.0).contains(&arguments.share), "--share is a percentage");
-    let known = |name: &String| SHAPES.iter().any(|shape| shape.name == name);
-    if let Some(name) = arguments.only.iter().find(|name| !known(name)) {
-        let names: Vec<_> = SHAPES.iter().map(|shape| shape.name).collect();
+    let names: Vec<&str> = SHAPES.iter().map(|shape| shape.name).collect();
+    if let Some(name) = arguments.only.iter().find(|name| !names.contains(&name.as_str())) {
         bail!("`{name}` is no shape; choose some of {}", names.join(", "));
     }
     let scratch = arguments.scratch.as_ref().context("--scratch names a directory")?;
     let beside = std::env::current_exe()?.with_file_name("sws");
     let program = arguments.sws.as_ref().unwrap_or(&beside);
     let mut report = Report::default();
-    let is_chosen = |shape: &&Shape| {
-        arguments.only.is_empty() || arguments.only.iter().any(|n| n == shape.name)
-    };
-    for shape in SHAPES.iter().filter(is_chosen) {
+    for shape in SHAPES {
+        if !arguments.only.is_empty() && !arguments.only.iter().any(|name| name == shape.name) {
+            continue;
+        }
         let model = Written::new(shape, &scratch.join(shape.name))?;
         let known = Known::new(program, &model.0)?;
         report.rows.extend(measure(arguments, shape, &known)?);

@@ -14,6 +14,7 @@ use crate::stream::Run;
 const READING: f64 = 0.92;
 /// Largest share of a token's time that is neither computing nor waiting.
 const OTHER: f64 = 0.05;
+const MIB: f64 = 1_048_576.0;
 
 /// One model within one budget.
 #[derive(Debug, Serialize, Deserialize)]
@@ -40,17 +41,16 @@ pub(super) struct Report {
 
 /// One run, for those who wait.
 pub(super) fn line(run: &Run) -> String {
-    let share = |share: Option<f64>| share.unwrap_or(f64::NAN);
     let time = run.seconds_per_token;
     let read = run.bytes_per_token.unwrap_or(f64::NAN);
     format!(
         "{:.2} tok/s, {:.2} GB/s, a read in flight {:.3}, waiting {:.3}, other {:.3}, hits {:.2}, {} MiB",
         1.0 / time,
         read / time / 1e9,
-        share(run.reading),
-        share(run.waiting),
-        share(run.other),
-        share(run.hit_rate),
+        run.reading.unwrap_or(f64::NAN),
+        run.waiting.unwrap_or(f64::NAN),
+        run.other.unwrap_or(f64::NAN),
+        run.hit_rate.unwrap_or(f64::NAN),
         run.group_peak.unwrap_or(0) >> 20,
     )
 }
@@ -66,8 +66,7 @@ impl Row {
 
     /// Experts read before they were chosen: those that were, and all.
     fn read_ahead(&self) -> String {
-        let count = |key: &str| self.speculation[key].as_u64();
-        match (count("useful"), count("issued")) {
+        match (self.speculation["useful"].as_u64(), self.speculation["issued"].as_u64()) {
             (_, None | Some(0)) => "-".to_owned(),
             (useful, Some(issued)) => format!("{} of {issued}", useful.unwrap_or(0)),
         }
@@ -108,7 +107,6 @@ impl Report {
     pub(super) fn text(&self) -> String {
         let mut text = "| shape | on disk | cache | `--ram` MiB | most MiB | tok/s | MB a token | GB/s | hits | a read in flight | computing | other | read ahead |\n|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n".to_owned();
         let mut before = "";
-        let mib = |bytes: f64| bytes / 1_048_576.0;
         for row in &self.rows {
             let (shape, disk) = match before == row.shape {
                 true => ("", String::new()),
@@ -123,8 +121,8 @@ impl Report {
                 text,
                 "| {shape} | {disk} | {} | {:.0} | {:.0} | {:.2} | {:.0} | {:.2} | {:.2} | {:.3} | {:.2} | {:.3} | {} |",
                 row.what,
-                mib(row.budget as f64),
-                mib(peak as f64),
+                row.budget as f64 / MIB,
+                peak as f64 / MIB,
                 1.0 / time,
                 read / 1e6,
                 row.of(|run| Some(run.bytes_per_token? / run.seconds_per_token / 1e9)),

@@ -310,15 +310,15 @@ impl Simulation<'_> {
 
     /// The work of all replicas so far.
     fn work(&self) -> Work {
-        self.replicas.iter().map(|replica| replica.done.read()).fold(
-            Work::default(),
-            |all, work| Work {
-                tokens: all.tokens + work.tokens,
-                uses: all.uses + work.uses,
-                misses: all.misses + work.misses,
-                fetched: all.fetched + work.fetched,
-            },
-        )
+        let mut all = Work::default();
+        for replica in &self.replicas {
+            let Work { tokens, uses, misses, fetched } = replica.done.read();
+            all.tokens += tokens;
+            all.uses += uses;
+            all.misses += misses;
+            all.fetched += fetched;
+        }
+        all
     }
 
     fn outcome(mut self, end: Duration) -> Result<Outcome> {

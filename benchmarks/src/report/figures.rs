@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use plotters::prelude::{RGBColor, SeriesLabelPosition};
 
 use super::draw::{Axis, Figure, Mark, Panel, Point, Series};
-use super::results::{Gate, Kernel, Ratio, Replay, Streamed, read};
+use super::results::{Gate, Kernel, Replay, Streamed, read};
 use crate::plans::{self, Judged};
 
 const BLUE: RGBColor = RGBColor(0, 95, 175);
@@ -24,14 +24,20 @@ const TRACES: [(&str, &str); 4] = [
     ("replay-tales-moe.json", "tales-moe"),
 ];
 
-fn axis(label: &str, range: [f64; 2], ticks: &[f64]) -> Axis {
-    let ticks = ticks.iter().map(|tick| (*tick, tick.to_string())).collect();
+fn axis(label: &str, range: [f64; 2], numbers: &[f64]) -> Axis {
+    let mut ticks = Vec::new();
+    for &number in numbers {
+        ticks.push((number, number.to_string()));
+    }
     Axis { label: label.to_owned(), range: range[0]..range[1], is_log: false, ticks }
 }
 
 /// An axis of names, one at each whole number.
 fn names(label: &str, names: &[String]) -> Axis {
-    let ticks = names.iter().enumerate().map(|(i, name)| (i as f64, name.clone())).collect();
+    let mut ticks = Vec::new();
+    for (i, name) in names.iter().enumerate() {
+        ticks.push((i as f64, name.clone()));
+    }
     let end = names.len() as f64 - 0.4;
     Axis { label: label.to_owned(), range: -0.6..end, is_log: false, ticks }
 }
@@ -47,27 +53,10 @@ fn alone(title: &str, panel: Panel) -> Figure {
 /// Tokens per second by memory, next to peers. A contender has no point where it was killed.
 pub(super) fn speed(dir: &Path) -> Result<Figure> {
     let rows: Vec<Streamed> = read(dir, "peers.json")?;
-    let panel = |title: &str, contenders: &[(&str, RGBColor)]| {
-        let lines = contenders.iter().map(|(what, colour)| {
-            let rows = rows.iter().filter(|row| row.what == *what && row.has_run());
-            let points = rows.filter_map(|row| Some((row.share?, 1.0 / row.seconds_per_token())));
-            series(what, *colour, Mark::Line, points.map(|(x, y)| Point::new(x, y)).collect())
-        });
-        let lines: Vec<Series> = lines.collect();
-        ensure!(lines.iter().all(|line| !line.points.is_empty()), "a contender has no row");
-        let ticks = [0.01, 0.1, 1.0, 10.0, 100.0];
-        Ok(Panel {
-            title: title.to_owned(),
-            x: axis("memory, % of the bf16 weights", [15.0, 120.0], &[25.0, 50.0, 110.0]),
-            // Room for the legend below the slowest.
-            y: Axis { is_log: true, ..axis("tokens per second", [0.01, 500.0], &ticks) },
-            series: lines,
-            legend: Some(SeriesLabelPosition::LowerRight),
-        })
-    };
     let panels = vec![
-        panel(
+        speed_panel(
             "bf16",
+            &rows,
             &[
                 ("sws, bf12 shards", BLUE),
                 ("sws, bf16 in place", LIGHT_BLUE),
@@ -76,8 +65,9 @@ pub(super) fn speed(dir: &Path) -> Result<Figure> {
                 ("llama.cpp without mmap, bf16", GREY),
             ],
         )?,
-        panel(
+        speed_panel(
             "Q4_K_M of the same weights",
+            &rows,
             &[
                 ("sws, Q4_K_M in place", BLUE),
                 ("BigMoeOnEdge, Q4_K_M", GREEN),
@@ -90,6 +80,32 @@ pub(super) fn speed(dir: &Path) -> Result<Figure> {
     Ok(Figure { title: "Speed by memory, side by side".to_owned(), panels })
 }
 
+fn speed_panel(title: &str, rows: &[Streamed], contenders: &[(&str, RGBColor)]) -> Result<Panel> {
+    let mut lines = Vec::new();
+    for &(what, colour) in contenders {
+        let mut points = Vec::new();
+        for row in rows {
+            if let Some(share) = row.share
+                && row.what == what
+                && row.has_run()
+            {
+                points.push(Point::new(share, 1.0 / row.seconds_per_token()));
+            }
+        }
+        ensure!(!points.is_empty(), "a contender has no row");
+        lines.push(series(what, colour, Mark::Line, points));
+    }
+    let ticks = [0.01, 0.1, 1.0, 10.0, 100.0];
+    Ok(Panel {
+        title: title.to_owned(),
+        x: axis("memory, % of the bf16 weights", [15.0, 120.0], &[25.0, 50.0, 110.0]),
+        // Room for the legend below the slowest.
+        y: Axis { is_log: true, ..axis("tokens per second", [0.01, 500.0], &ticks) },
+        series: lines,
+        legend: Some(SeriesLabelPosition::LowerRight),
+    })
+}
+
 /// Misses by policy, for each trace.
 pub(super) fn reads(dir: &Path) -> Result<Figure> {
     let policies =
@@ -97,17 +113,22 @@ pub(super) fn reads(dir: &Path) -> Result<Figure> {
     let mut panels = Vec::new();
     for (file, name) in TRACES {
         let replay: Replay = read(dir, file)?;
-        let lines = policies.map(|(policy, label, colour)| {
-            let runs = replay.runs.iter().filter(|run| run.policy == policy);
-            let points = runs.map(|run| Point::new(run.budget, 100.0 * (1.0 - run.hit_rate)));
-            series(label, colour, Mark::Line, points.collect())
-        });
-        ensure!(lines.iter().all(|line| !line.points.is_empty()), "`{file}` lacks a policy");
+        let mut lines = Vec::new();
+        for (policy, label, colour) in policies {
+            let mut points = Vec::new();
+            for run in &replay.runs {
+                if run.policy == policy {
+                    points.push(Point::new(run.budget, 100.0 * (1.0 - run.hit_rate)));
+                }
+            }
+            ensure!(!points.is_empty(), "`{file}` lacks a policy");
+            lines.push(series(label, colour, Mark::Line, points));
+        }
         panels.push(Panel {
             title: name.to_owned(),
             x: axis("% of the experts cached", [0.0, 95.0], &[10.0, 30.0, 50.0, 75.0, 90.0]),
             y: axis("% read from disk", [0.0, 100.0], &[0.0, 25.0, 50.0, 75.0, 100.0]),
-            series: lines.into(),
+            series: lines,
             legend: Some(SeriesLabelPosition::UpperRight),
         });
     }
@@ -155,19 +176,22 @@ pub(super) fn token(dir: &Path) -> Result<Figure> {
 /// Gain of the default draft by budget, with its intervals.
 pub(super) fn prefetch(dir: &Path) -> Result<Figure> {
     let gate: Gate = read(dir, "gate-2-wall.json")?;
-    let gain = |ratio: f64| 100.0 * (1.0 / ratio - 1.0);
-    // Ratios of the time spent waiting are reported under longer names.
-    let times = gate.ratios.iter().filter_map(|ratio| {
-        let (share, rest) = ratio.case.strip_prefix("wall, ")?.split_once(',')?;
-        (rest == " with our draft over without").then_some((share.to_owned(), ratio))
-    });
-    let (labels, ratios): (Vec<String>, Vec<&Ratio>) = times.unzip();
-    ensure!(!ratios.is_empty(), "the gate has no ratios of times");
-    let points = ratios.iter().enumerate().map(|(i, ratio)| {
-        let low = gain(ratio.interval.1);
-        let high = gain(ratio.interval.0);
-        Point { x: i as f64, y: gain(ratio.median), low, high }
-    });
+    let mut labels = Vec::new();
+    let mut points = Vec::new();
+    for ratio in &gate.ratios {
+        let Some(case) = ratio.case.strip_prefix("wall, ") else { continue };
+        // Ratios of the time spent waiting are reported under longer names.
+        if let Some((share, " with our draft over without")) = case.split_once(',') {
+            points.push(Point {
+                x: labels.len() as f64,
+                y: gain(ratio.median),
+                low: gain(ratio.interval.1),
+                high: gain(ratio.interval.0),
+            });
+            labels.push(share.to_owned());
+        }
+    }
+    ensure!(!points.is_empty(), "the gate has no ratios of times");
     let x = names("share of the experts cached", &labels);
     let zero = [x.range.start, x.range.end].map(|x| Point::new(x, 0.0));
     Ok(alone(
@@ -178,38 +202,56 @@ pub(super) fn prefetch(dir: &Path) -> Result<Figure> {
             y: axis("% faster than without", [-30.0, 50.0], &[-20.0, 0.0, 20.0, 40.0]),
             series: vec![
                 series("", GREY, Mark::Rule, zero.into()),
-                series("", BLUE, Mark::Intervals, points.collect()),
+                series("", BLUE, Mark::Intervals, points),
             ],
             legend: None,
         },
     ))
 }
 
+/// Percent by which the first contender is faster, from the ratio of its time.
+fn gain(ratio: f64) -> f64 {
+    100.0 * (1.0 / ratio - 1.0)
+}
+
 /// The encodings, and the speed of a tier's kernels over the sum.
-fn over_sum<'k>(
-    records: &'k [Kernel],
-    tier: &'static str,
-) -> impl Iterator<Item = (&'k str, f64)> + use<'k> {
-    let records = records.iter().filter(move |record| record.contender == tier);
-    records.filter_map(|record| Some((record.encoding.as_str(), record.over_sum?)))
+fn over_sum<'k>(records: &'k [Kernel], tier: &str) -> Vec<(&'k str, f64)> {
+    let mut all = Vec::new();
+    for record in records {
+        if let Some(over_sum) = record.over_sum
+            && record.contender == tier
+        {
+            all.push((record.encoding.as_str(), over_sum));
+        }
+    }
+    all
+}
+
+/// A bar for each encoding that a tier has kernels of, at the place of the encoding and `shift`.
+fn bars(records: &[Kernel], tier: &str, encodings: &[(&str, f64)], shift: f64) -> Vec<Point> {
+    let mut bars = Vec::new();
+    for (name, ratio) in over_sum(records, tier) {
+        if let Some(row) = encodings.iter().position(|encoding| encoding.0 == name) {
+            bars.push(Point::new(ratio, row as f64 + shift));
+        }
+    }
+    bars
+}
+
+/// A line from one end of the vertical axis to the other.
+fn upright(x: f64, y: &Axis) -> Vec<Point> {
+    vec![Point::new(x, y.range.start), Point::new(x, y.range.end)]
 }
 
 /// Speed of the kernels relative to a plain sum of the same bytes, fastest first.
 pub(super) fn kernels(dir: &Path) -> Result<Figure> {
     let records: Vec<Kernel> = read(dir, "kernels-one.json")?;
-    let of = |tier: &'static str| over_sum(&records, tier);
-    let mut encodings: Vec<(&str, f64)> = of("avx512").collect();
+    let mut encodings = over_sum(&records, "avx512");
     encodings.sort_by(|a, b| a.1.total_cmp(&b.1));
-    let bars = |tier: &'static str, shift: f64| -> Vec<Point> {
-        let row = |name: &str| encodings.iter().position(|encoding| encoding.0 == name);
-        of(tier)
-            .filter_map(|(name, ratio)| Some(Point::new(ratio, row(name)? as f64 + shift)))
-            .collect()
-    };
     let labels: Vec<String> = encodings.iter().map(|encoding| encoding.0.to_owned()).collect();
     let y = names("encoding of the weights", &labels);
-    let rule =
-        |x: f64| -> Vec<Point> { [y.range.start, y.range.end].map(|y| Point::new(x, y)).into() };
+    let wide = bars(&records, "avx512", &encodings, 0.2);
+    let narrow = bars(&records, "avx2", &encodings, -0.2);
     let ticks = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0];
     Ok(alone(
         "One token, two threads: bytes per second relative to memory",
@@ -217,10 +259,10 @@ pub(super) fn kernels(dir: &Path) -> Result<Figure> {
             title: String::new(),
             x: axis("speed / speed of a plain sum of the same bytes", [0.0, 1.2], &ticks),
             series: vec![
-                series("AVX-512", BLUE, Mark::Rows(0.38), bars("avx512", 0.2)),
-                series("AVX2", LIGHT_BLUE, Mark::Rows(0.38), bars("avx2", -0.2)),
-                series("memory", GREY, Mark::Rule, rule(1.0)),
-                series("target of AVX-512", ORANGE, Mark::Rule, rule(0.6)),
+                series("AVX-512", BLUE, Mark::Rows(0.38), wide),
+                series("AVX2", LIGHT_BLUE, Mark::Rows(0.38), narrow),
+                series("memory", GREY, Mark::Rule, upright(1.0, &y)),
+                series("target of AVX-512", ORANGE, Mark::Rule, upright(0.6, &y)),
             ],
             y,
             legend: Some(SeriesLabelPosition::LowerRight),
@@ -232,44 +274,46 @@ pub(super) fn kernels(dir: &Path) -> Result<Figure> {
 pub(super) fn plan(dir: &Path) -> Result<Figure> {
     let points = plans::read(&dir.join("plans.json"))?;
     let judged = plans::judged(&points);
-    let models = [
+    let panels = vec![
+        plan_panel("before any run of the model", &judged, |it| it.before)?,
+        plan_panel("after a run", &judged, |it| it.after)?,
+    ];
+    Ok(Figure { title: "Speed, planned and measured".to_owned(), panels })
+}
+
+fn plan_panel(title: &str, judged: &[Judged<'_>], ratio: fn(&Judged<'_>) -> f64) -> Result<Panel> {
+    let line = [4.0, 2500.0].map(|rate| Point::new(rate, rate));
+    let mut all = vec![series("as planned", GREY, Mark::Rule, line.into())];
+    let mut shown = 0;
+    for (model, label, colour) in [
         ("tales-moe", "tales-moe", BLUE),
         ("tales-4MiB", "tales, 4 MiB", LIGHT_BLUE),
         ("qwen3-30b-a3b", "Qwen3-30B shape", GREEN),
         ("mixtral-8x7b", "Mixtral shape", ORANGE),
-    ];
-    let ticks = [5.0, 20.0, 100.0, 500.0, 2000.0];
-    let panel = |title: &str, ratio: fn(&Judged<'_>) -> f64| {
-        let dots = models.map(|(model, label, colour)| {
-            let judged = judged.iter().filter(|it| it.point.model == model);
-            let points = judged.map(|it| {
+    ] {
+        let mut dots = Vec::new();
+        for it in judged {
+            if it.point.model == model {
                 let found = 1.0 / it.point.seconds;
-                Point::new(ratio(it) * found, found)
-            });
-            series(label, colour, Mark::Dots, points.collect())
-        });
-        let shown: usize = dots.iter().map(|dots| dots.points.len()).sum();
-        ensure!(shown == judged.len(), "a model of `plans.json` is not in the figure");
-        let mut all = vec![series(
-            "as planned",
-            GREY,
-            Mark::Rule,
-            [4.0, 2500.0].map(|rate| Point::new(rate, rate)).into(),
-        )];
-        all.extend(dots);
+                dots.push(Point::new(ratio(it) * found, found));
+            }
+        }
+        shown += dots.len();
+        all.push(series(label, colour, Mark::Dots, dots));
+    }
+    ensure!(shown == judged.len(), "a model of `plans.json` is not in the figure");
+    Ok(Panel {
+        title: title.to_owned(),
+        x: rates("planned, tokens per second", 4.0),
         // Below the slowest there is room for the legend.
-        let scale = |label, low| Axis { is_log: true, ..axis(label, [low, 2500.0], &ticks) };
-        Ok(Panel {
-            title: title.to_owned(),
-            x: scale("planned, tokens per second", 4.0),
-            y: scale("measured, tokens per second", 1.0),
-            series: all,
-            legend: Some(SeriesLabelPosition::LowerRight),
-        })
-    };
-    let panels = vec![
-        panel("before any run of the model", |it| it.before)?,
-        panel("after a run", |it| it.after)?,
-    ];
-    Ok(Figure { title: "Speed, planned and measured".to_owned(), panels })
+        y: rates("measured, tokens per second", 1.0),
+        series: all,
+        legend: Some(SeriesLabelPosition::LowerRight),
+    })
+}
+
+/// A logarithmic axis of tokens per second, from `low` on.
+fn rates(label: &str, low: f64) -> Axis {
+    let ticks = [5.0, 20.0, 100.0, 500.0, 2000.0];
+    Axis { is_log: true, ..axis(label, [low, 2500.0], &ticks) }
 }

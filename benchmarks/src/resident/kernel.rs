@@ -82,8 +82,13 @@ impl Kernel {
 
     /// Bytes of weights that the products read.
     pub(super) fn bytes(&self, weights: &dyn Weights, products: &[Product]) -> usize {
-        let bytes = |p: &Product| weights.matrix(p.piece, p.role).map_or(0, |m| m.bytes());
-        products.iter().map(bytes).sum()
+        let mut bytes = 0;
+        for product in products {
+            if let Some(matrix) = weights.matrix(product.piece, product.role) {
+                bytes += matrix.bytes();
+            }
+        }
+        bytes
     }
 
     /// Multiplications and additions of the products of a prompt, and of those that llama.cpp does
@@ -91,13 +96,17 @@ impl Kernel {
     pub(super) fn operations(&self, weights: &dyn Weights, products: &[Product]) -> (f64, f64) {
         let last =
             products.iter().rev().find(|p| p.block == Block::Experts).map(|p| p.piece.layer());
-        let left_out = |p: &&Product| p.block == Block::Experts && Some(p.piece.layer()) == last;
-        let work = |p: &Product| {
-            let matrix = weights.matrix(p.piece, p.role);
-            matrix.map_or(0.0, |m| 2.0 * (m.row_count() * m.cols() * p.tokens) as f64)
-        };
-        let all: f64 = products.iter().map(work).sum();
-        (all, all - products.iter().filter(left_out).map(work).sum::<f64>())
+        let mut all = 0.0;
+        let mut left_out = 0.0;
+        for product in products {
+            let Some(matrix) = weights.matrix(product.piece, product.role) else { continue };
+            let work = 2.0 * (matrix.row_count() * matrix.cols() * product.tokens) as f64;
+            all += work;
+            if product.block == Block::Experts && Some(product.piece.layer()) == last {
+                left_out += work;
+            }
+        }
+        (all, all - left_out)
     }
 
     pub(super) fn run(&self, weights: &dyn Weights, products: &[Product]) {

@@ -253,10 +253,13 @@ struct Blocks {
 
 impl Blocks {
     fn medians(&self) -> Vec<(String, f64, f64)> {
-        let of = |rows: &[[f64; BLOCKS.len()]], i: usize| median(rows.iter().map(|row| row[i]));
-        let name = |block| format!("{block:?}").to_lowercase();
-        let row = |(i, block)| (name(block), of(&self.model, i), of(&self.kernel, i));
-        BLOCKS.into_iter().enumerate().map(row).collect()
+        let mut rows = Vec::new();
+        for (i, block) in BLOCKS.into_iter().enumerate() {
+            let model = median(self.model.iter().map(|row| row[i]));
+            let kernel = median(self.kernel.iter().map(|row| row[i]));
+            rows.push((format!("{block:?}").to_lowercase(), model, kernel));
+        }
+        rows
     }
 }
 
@@ -268,8 +271,12 @@ impl Observer for Recorder {
     fn routed(&mut self, _: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
         // Layers without experts have no choices.
         self.0.resize(layer, Vec::new());
-        let rows = |expert: &u32| routed.choices.iter().filter(|&c| c == expert).count();
-        self.0.push(routed.distinct.iter().map(|expert| (*expert, rows(expert))).collect());
+        let mut experts = Vec::new();
+        for expert in &routed.distinct {
+            let rows = routed.choices.iter().filter(|&choice| choice == expert).count();
+            experts.push((*expert, rows));
+        }
+        self.0.push(experts);
         Ok(())
     }
 }

@@ -133,7 +133,6 @@ impl Task {
 
 impl Run {
     fn of(metrics: &Metrics, text: Vec<u32>) -> Run {
-        let share = |part: f64, of: f64| if of > 0.0 { part / of } else { 0.0 };
         let speculation = &metrics.speculation;
         let missed: u64 = metrics.experts.layers.iter().map(|layer| layer.misses).sum();
         let useful = speculation.useful as f64;
@@ -154,6 +153,14 @@ impl Run {
     }
 }
 
+fn share(part: f64, of: f64) -> f64 {
+    if of > 0.0 { part / of } else { 0.0 }
+}
+
+fn slots(plan: &Plan) -> u64 {
+    plan.ledger.get(MemoryUse::Slots)
+}
+
 /// The smallest budget with slots for this share of a model's experts, and without room for
 /// anything optional such as a draft.
 pub(super) fn budget(model: &std::path::Path, share: f64) -> Result<u64> {
@@ -163,7 +170,6 @@ pub(super) fn budget(model: &std::path::Path, share: f64) -> Result<u64> {
     let process = ProcessMemory::measure(model, &manifest);
     let options = PlanOptions { context: Some(CONTEXT), ..PlanOptions::default() };
     let planner = Planner::new(&spec, &inventory, &manifest, process, options)?;
-    let slots = |plan: &Plan| plan.ledger.get(MemoryUse::Slots);
     let most = planner.minimum() + 4 * planner.weights();
     let enough = (share * slots(&planner.plan(most)?) as f64) as u64;
     let least = planner.smallest_with(most, MIB, |plan| slots(plan) >= enough)?;

@@ -88,17 +88,33 @@ impl FromStr for Left {
     type Err = anyhow::Error;
 
     fn from_str(words: &str) -> Result<Left> {
-        let named = |word| match word {
+        match words {
+            "none" => Ok(Left(Vec::new())),
+            words => Ok(Left(words.split('+').map(Without::named).collect::<Result<_>>()?)),
+        }
+    }
+}
+
+impl Without {
+    fn named(word: &str) -> Result<Without> {
+        match word {
             "eviction" => Ok(Without::Eviction),
             "prefetch" => Ok(Without::Prefetch),
             "promotion" => Ok(Without::Promotion),
             "arrival" => Ok(Without::ArrivalOrder),
             "bf12" => Ok(Without::Bf12),
             _ => bail!("`{word}` cannot be left out"),
-        };
-        match words {
-            "none" => Ok(Left(Vec::new())),
-            words => Ok(Left(words.split('+').map(named).collect::<Result<_>>()?)),
+        }
+    }
+
+    /// The name of a row without it.
+    fn row_name(self) -> &'static str {
+        match self {
+            Without::Eviction => "lru",
+            Without::Prefetch => "no prefetch",
+            Without::Promotion => "no promotion",
+            Without::ArrivalOrder => "no arrival order",
+            Without::Bf12 => "bf16",
         }
     }
 }
@@ -188,7 +204,9 @@ pub fn run(arguments: &SpeculationArguments) -> Result<()> {
         if let Some(at) = before.iter().position(|old| old.name == row.name) {
             let old = before.remove(at);
             // The smallest budget for a share differs by a MiB from one start to the next.
-            (row.ram, row.runs, row.fio) = (old.ram, old.runs, old.fio);
+            row.ram = old.ram;
+            row.runs = old.runs;
+            row.fio = old.fio;
         }
     }
     let done = rows.iter().map(|row| row.runs.len()).max().unwrap_or(0);
@@ -256,16 +274,7 @@ fn name(disk: Disk, budget: f64, Left(left): &Left, stand_ins: bool) -> String {
             format!("{} GB/s{from}", speed as f64 / 1e9)
         }
     };
-    let left: Vec<&str> = left
-        .iter()
-        .map(|left| match left {
-            Without::Eviction => "lru",
-            Without::Prefetch => "no prefetch",
-            Without::Promotion => "no promotion",
-            Without::ArrivalOrder => "no arrival order",
-            Without::Bf12 => "bf16",
-        })
-        .collect();
+    let left: Vec<&str> = left.iter().copied().map(Without::row_name).collect();
     let left = match left.is_empty() {
         true if stand_ins => "all, stand-ins".to_owned(),
         true => "all".to_owned(),

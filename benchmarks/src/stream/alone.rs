@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use sws_format::{Clock, PieceKind};
-use sws_store::{Arena, NVMeWeightStore, Read, StoreOptions};
+use sws_format::{Clock, PieceId, PieceKind};
+use sws_store::{Arena, NVMeWeightStore, PieceLayout, Read, StoreOptions};
 
 use crate::resident;
 
@@ -16,10 +16,10 @@ const SLOTS: usize = 8;
 pub fn read(model: &Path, bytes: u64) -> Result<f64> {
     let (manifest, _) = resident::open(model)?;
     let store = NVMeWeightStore::open(Arc::new(manifest), model, StoreOptions::default())?;
-    let pieces = store.manifest().pieces.iter().map(|piece| piece.id);
-    let (experts, others): (Vec<_>, Vec<_>) =
-        pieces.partition(|id| matches!(id.kind(), PieceKind::Expert(_)));
-    let ids = if experts.is_empty() { others } else { experts };
+    let mut ids: Vec<PieceId> = store.manifest().pieces.iter().map(|piece| piece.id).collect();
+    if ids.iter().any(is_expert) {
+        ids.retain(is_expert);
+    }
     let mut largest = 0;
     for &id in &ids {
         largest = largest.max(store.layout(Read::Piece(id))?.slot_len());
@@ -27,25 +27,21 @@ pub fn read(model: &Path, bytes: u64) -> Result<f64> {
     let arena = Arena::new(SLOTS * largest)?;
     // Untouched pages would cost more than the reads.
     arena.take(arena.bytes()).context("an empty arena")?.fill(1);
-    // Far apart, and each as often as the others.
-    let step = (0..).map(|n: usize| n * 97 % ids.len());
     let mut selection = Vec::new();
     let mut selected = 0;
-    for place in step {
-        if selected >= bytes {
-            break;
-        }
-        let layout = store.layout(Read::Piece(ids[place]))?;
-        selected += layout.segments().iter().map(|segment| segment.present as u64).sum::<u64>();
-        selection.push(Read::Piece(ids[place]));
+    while selected < bytes {
+        // Far apart, and each as often as the others.
+        let id = ids[selection.len() * 97 % ids.len()];
+        let layout = store.layout(Read::Piece(id))?;
+        selected += present(&layout);
+        selection.push(Read::Piece(id));
     }
     let clock = Clock::real();
     let mut read = 0;
     let mut failed = None;
     for selection in selection.chunks(4 * SLOTS) {
         store.extract_pieces(selection, &arena, |completion| {
-            let present = completion.layout.segments().iter().map(|segment| segment.present as u64);
-            read += present.sum::<u64>();
+            read += present(&completion.layout);
             failed = failed.take().or(completion.result.err());
         })?;
     }
@@ -54,4 +50,13 @@ pub fn read(model: &Path, bytes: u64) -> Result<f64> {
         Some(error) => Err(error).with_context(|| format!("`{}`", model.display())),
         None => Ok(read as f64 / seconds),
     }
+}
+
+fn is_expert(id: &PieceId) -> bool {
+    matches!(id.kind(), PieceKind::Expert(_))
+}
+
+/// Bytes that a read of a piece takes from its files.
+fn present(layout: &PieceLayout) -> u64 {
+    layout.segments().iter().map(|segment| segment.present as u64).sum()
 }

@@ -62,6 +62,11 @@ pub(crate) struct Told {
     pub(crate) group_peak: Option<u64>,
 }
 
+/// Bytes of these parts of a plan together.
+fn bytes_of(plan: &Value, parts: [&str; 2]) -> u64 {
+    parts.iter().filter_map(|part| plan["plan"][part].as_u64()).sum()
+}
+
 impl Known {
     pub(crate) fn new(program: &Path, model: &Path) -> Result<Known> {
         let told =
@@ -82,27 +87,21 @@ impl Known {
 
     /// The smallest budget that holds `share` of the experts, or of a dense model's weights.
     pub(crate) fn budget(&self, share: f64, task: &Task) -> Result<u64> {
-        let plan = |ram: u64| self.plan(ram, task);
-        let all = plan(4 << 40)?;
-        let slots = |plan: &Value| {
-            let slots = ["slots", "lent"].map(|part| plan["plan"][part].as_u64());
-            slots.into_iter().flatten().sum::<u64>()
-        };
-        let held = |plan: &Value| {
-            let arena = ["pinned_bytes", "ring_bytes"].map(|part| plan["plan"][part].as_u64());
-            arena.into_iter().flatten().sum::<u64>()
-        };
-        let enough = |plan: &Value| match slots(&all) {
-            0 => held(plan) as f64 >= share * self.passed as f64,
-            experts => slots(plan) >= (share * experts as f64).round() as u64,
+        let all = self.plan(4 << 40, task)?;
+        let enough = |plan: &Value| match bytes_of(&all, ["slots", "lent"]) {
+            0 => {
+                let held = bytes_of(plan, ["pinned_bytes", "ring_bytes"]);
+                held as f64 >= share * self.passed as f64
+            }
+            experts => bytes_of(plan, ["slots", "lent"]) >= (share * experts as f64).round() as u64,
         };
         let nothing = all["smallest_budget"].as_u64().context("`sws plan` reports no minimum")?;
         let mut below = nothing >> 20;
         let mut above = (8 * nothing + 2 * self.passed) >> 20;
-        ensure!(enough(&plan(above << 20)?), "no budget holds {share} of the model");
+        ensure!(enough(&self.plan(above << 20, task)?), "no budget holds {share} of the model");
         while above - below > 1 {
             let middle = below.midpoint(above);
-            match enough(&plan(middle << 20)?) {
+            match enough(&self.plan(middle << 20, task)?) {
                 true => above = middle,
                 false => below = middle,
             }

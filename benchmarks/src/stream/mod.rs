@@ -288,11 +288,10 @@ impl<'a> Report<'a> {
         let before: Vec<Row> = serde_json::from_slice(&text).with_context(|| {
             format!("`{}` was not written by this command; choose another file", path.display())
         })?;
-        let key = |row: &Row| (row.share.map(f64::to_bits), row.what.clone(), row.policy.clone());
         let mut rounds = 0;
         for old in before {
             let row =
-                self.rows.iter_mut().find(|row| key(row) == key(&old)).with_context(|| {
+                self.rows.iter_mut().find(|row| row.key() == old.key()).with_context(|| {
                     format!("`{}` has measured something else; choose another file", path.display())
                 })?;
             // The smallest budget for a share differs by a MiB from one start to the next.
@@ -312,25 +311,17 @@ impl<'a> Report<'a> {
 
     /// The results as a table.
     fn table(&self) -> Result<String> {
-        let of =
-            |row: &Row, value: fn(&Run) -> Option<f64>| median(row.runs.iter().filter_map(value));
         // Computing time alone, from the same weights in memory.
         let mut computing = BTreeMap::new();
         for row in self.rows.iter().filter(|row| row.share.is_none()) {
-            computing.insert(&row.what, of(row, |run| Some(run.seconds_per_token)));
+            computing.insert(&row.what, row.of(|run| Some(run.seconds_per_token)));
         }
         let mut text = "| cached | what | policy | --ram MiB | most MiB | tok/s | MB a token | hits | waiting | other | a read in flight | prompt MB | over reading alone | over max(computing, reading) | over fio's time | over max(computing, fio) |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n".to_owned();
-        let show = |value: Option<f64>, digits: usize| {
-            value.map_or("-".to_owned(), |value| format!("{value:.digits$}"))
-        };
         for row in &self.rows {
-            let time = of(row, |run| Some(run.seconds_per_token));
-            let alone = of(row, |run| Some(run.bytes_per_token? / run.alone?));
-            let fio = of(row, |run| Some(run.bytes_per_token? / run.fio?));
+            let time = row.of(|run| Some(run.seconds_per_token));
+            let alone = row.of(|run| Some(run.bytes_per_token? / run.alone?));
+            let fio = row.of(|run| Some(run.bytes_per_token? / run.fio?));
             let compute = computing.get(&row.what).copied().flatten();
-            let over = |other: Option<f64>| Some(time? / other?);
-            let larger = |reading: Option<f64>| Some(compute?.max(reading?));
-            let mib = |bytes: f64| bytes / 1048576.0;
             writeln!(
                 text,
                 "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
@@ -338,21 +329,21 @@ impl<'a> Report<'a> {
                 row.what,
                 row.policy,
                 show(row.budget.map(|bytes| mib(bytes as f64)), 0),
-                show(of(row, |run| Some(run.group_peak? as f64)).map(mib), 0),
+                show(row.of(|run| Some(run.group_peak? as f64)).map(mib), 0),
                 show(time.map(|time| 1.0 / time), 2),
-                show(of(row, |run| run.bytes_per_token).map(|bytes| bytes / 1e6), 1),
-                show(of(row, |run| run.hit_rate), 3),
-                show(of(row, |run| run.waiting), 2),
-                show(of(row, |run| run.other), 2),
-                show(of(row, |run| run.reading), 2),
-                show(of(row, |run| Some(run.prompt_bytes? as f64 / 1e6)), 0),
-                show(over(alone), 2),
-                show(over(larger(alone)), 2),
-                show(over(fio), 2),
-                show(over(larger(fio)), 2),
+                show(row.of(|run| run.bytes_per_token).map(|bytes| bytes / 1e6), 1),
+                show(row.of(|run| run.hit_rate), 3),
+                show(row.of(|run| run.waiting), 2),
+                show(row.of(|run| run.other), 2),
+                show(row.of(|run| run.reading), 2),
+                show(row.of(|run| Some(run.prompt_bytes? as f64 / 1e6)), 0),
+                show(over(time, alone), 2),
+                show(over(time, larger(compute, alone)), 2),
+                show(over(time, fio), 2),
+                show(over(time, larger(compute, fio)), 2),
             )?;
             if let Some(beyond) = row.beyond {
-                let read = of(row, |run| run.bytes_per_token).unwrap_or(f64::NAN);
+                let read = row.of(|run| run.bytes_per_token).unwrap_or(f64::NAN);
                 writeln!(
                     text,
                     "| | | | | | | {:.3} of what does not fit | | | | | | | | | |",
@@ -364,13 +355,42 @@ impl<'a> Report<'a> {
     }
 }
 
+impl Row {
+    /// The facts that an earlier report must agree about.
+    fn key(&self) -> (Option<u64>, &str, &str) {
+        (self.share.map(f64::to_bits), &self.what, &self.policy)
+    }
+
+    /// The median of a value of all runs.
+    fn of(&self, value: fn(&Run) -> Option<f64>) -> Option<f64> {
+        median(self.runs.iter().filter_map(value))
+    }
+}
+
+fn show(value: Option<f64>, digits: usize) -> String {
+    match value {
+        Some(value) => format!("{value:.digits$}"),
+        None => "-".to_owned(),
+    }
+}
+
+fn over(time: Option<f64>, other: Option<f64>) -> Option<f64> {
+    Some(time? / other?)
+}
+
+fn larger(computing: Option<f64>, reading: Option<f64>) -> Option<f64> {
+    Some(computing?.max(reading?))
+}
+
+fn mib(bytes: f64) -> f64 {
+    bytes / 1048576.0
+}
+
 impl Run {
     /// The measurements that a run reports.
     pub(crate) fn of(told: &Told) -> Result<Run> {
         let cost = &told.metrics["cost"];
         let generation = &cost["generation"];
-        let number =
-            |value: &Value| value.as_f64().context("the metrics of `sws run` have changed");
         let tokens = number(&generation["tokens"])?;
         let seconds = number(&generation["seconds"])?;
         let read = number(&generation["disk"]["bytes"])?;
@@ -402,6 +422,10 @@ impl Run {
             fio: None,
         }
     }
+}
+
+fn number(value: &Value) -> Result<f64> {
+    value.as_f64().context("the metrics of `sws run` have changed")
 }
 
 fn name(path: &Path) -> String {

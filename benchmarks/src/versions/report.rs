@@ -100,16 +100,18 @@ impl Measured {
             return;
         }
         self.pairs.push(pair);
-        let speeds = |of: fn(&Pair) -> f64| self.pairs.iter().map(of).collect::<Vec<_>>();
-        let ratios = Ratios::new(&speeds(|pair| pair.new), &speeds(|pair| pair.old));
+        let new: Vec<f64> = self.pairs.iter().map(|pair| pair.new).collect();
+        let old: Vec<f64> = self.pairs.iter().map(|pair| pair.old).collect();
+        let ratios = Ratios::new(&new, &old);
         self.speed_up = Some(ratios.median());
         self.interval = ratios.interval();
         self.met = self.interval.is_some_and(|(low, _)| low >= bar);
     }
 
     fn medians(&self) -> [f64; 2] {
-        let of = |of: fn(&Pair) -> f64| median(self.pairs.iter().map(of));
-        [of(|pair| pair.old), of(|pair| pair.new)]
+        let old = median(self.pairs.iter().map(|pair| pair.old));
+        let new = median(self.pairs.iter().map(|pair| pair.new));
+        [old, new]
     }
 
     fn between(&self) -> String {

@@ -133,9 +133,15 @@ impl FitSamples {
         // The next uses of the last steps are unknown.
         let last = all.saturating_sub(LAST);
 
-        let (x, odds, until) = Default::default();
-        let (learned, held) = Default::default();
-        let mut samples = FitSamples { inputs, experts, x, odds, until, learned, held };
+        let mut samples = FitSamples {
+            inputs,
+            experts,
+            x: Vec::new(),
+            odds: Vec::new(),
+            until: Vec::new(),
+            learned: Vec::new(),
+            held: Vec::new(),
+        };
         let mut history = History::with_tokens(trace.shape(), 1);
         let mut taken = Vec::new();
         let mut seen = vec![0.0; fit.hidden];
@@ -145,20 +151,17 @@ impl FitSamples {
             for token in sequence.clone() {
                 let position = token - sequence.start;
                 let id = trace.tokens().get(token).copied();
-                let pass = id.map_or_else(
-                    || {
-                        let mut pass = Pass::default();
-                        pass.push_unknown(0, position, 1);
-                        pass
-                    },
-                    |id| Pass::single(position, &[id]),
-                );
+                let mut pass = Pass::default();
+                match id {
+                    Some(id) => pass.push(0, position, &[id]),
+                    None => pass.push_unknown(0, position, 1),
+                }
                 history.begin(&pass);
                 // Layers are independent of each other, but the history counts tokens in the first
                 // layer only.
                 for l in [0, layer].into_iter().take(if layer == 0 { 1 } else { 2 }) {
                     let chosen: Vec<u32> =
-                        trace.experts(token, l).iter().map(|&expert| expert.into()).collect();
+                        trace.experts(token, l).iter().copied().map(u32::from).collect();
                     history.step(l, 0, &chosen, id);
                 }
                 if done >= skipped && done < last && done % every == 0 {
@@ -206,7 +209,9 @@ fn until_use(trace: &Trace, sequences: &[Range<usize>], layer: usize, taken: &[u
                 *until = next.saturating_sub(step).min(u8::MAX.into()) as u8;
             }
         }
-        trace.experts(token, layer).iter().for_each(|&expert| next[usize::from(expert)] = step);
+        for &expert in trace.experts(token, layer) {
+            next[usize::from(expert)] = step;
+        }
     }
     until
 }
@@ -249,7 +254,9 @@ impl Fitting {
                     return None;
                 }
                 work.clear();
-                batch.iter().for_each(|&row| self.net.learn(samples.sample(row), &mut work));
+                for &row in batch {
+                    self.net.learn(samples.sample(row), &mut work);
+                }
                 let turn = std::f32::consts::PI * self.steps as f32 / steps;
                 let scale = 1.0 / (batch.len() * HORIZONS * samples.experts) as f32;
                 self.step(RATE * 0.5 * (1.0 + turn.cos()), scale, &work);
@@ -267,7 +274,8 @@ impl Fitting {
     /// A step of AdamW against the gradients times `scale`.
     fn step(&mut self, rate: f32, scale: f32, work: &NetGradients) {
         self.steps += 1;
-        let [mean_left, square_left] = [MEAN, SQUARE].map(|decay| 1.0 - decay.powi(self.steps));
+        let mean_left = 1.0 - MEAN.powi(self.steps);
+        let square_left = 1.0 - SQUARE.powi(self.steps);
         let weights = self.net.down.iter_mut().chain(&mut self.net.up);
         let gradients = work.down.iter().chain(&work.up);
         let [means, squares] = &mut self.moments;

@@ -171,17 +171,18 @@ impl History {
     /// still learning becomes active once the policy has found that it saves misses.
     pub fn correct(&mut self, corrections: Corrections) {
         self.corrector = Corrector::new(corrections, self.shape);
-        let len = self.corrector.as_ref().map_or(0, |_| HORIZONS * self.shape.experts);
+        let len = if self.corrector.is_some() { HORIZONS * self.shape.experts } else { 0 };
         self.scratch.corrected = vec![0.0; len];
         for layer in &mut self.layers {
-            (layer.corrected, layer.stale) = (vec![0.0; len], true);
+            layer.corrected = vec![0.0; len];
+            layer.stale = true;
         }
     }
 
     /// Activates or deactivates the correction. Returns true if that is a change.
     pub(crate) fn count_correction(&mut self, counts: bool) -> bool {
-        let corrector = self.corrector.as_mut();
-        corrector.is_some_and(|it| std::mem::replace(&mut it.counts, counts) != counts)
+        let Some(corrector) = &mut self.corrector else { return false };
+        std::mem::replace(&mut corrector.counts, counts) != counts
     }
 
     /// True if the history learns a correction.
@@ -226,8 +227,10 @@ impl History {
             if !stepped || next_position != span.first_position {
                 changed = true;
                 let begins = !stepped || span.first_position == 0;
-                let both = self.cursors.get_disjoint_mut([number, self.latest]);
-                if let (true, Ok([cursor, latest])) = (begins, both) {
+                if begins
+                    && let Ok([cursor, latest]) =
+                        self.cursors.get_disjoint_mut([number, self.latest])
+                {
                     cursor.begin_after(latest);
                 }
                 self.cursors[number].forget_last();
@@ -240,17 +243,22 @@ impl History {
         changed |= live != self.live;
         self.scratch.live = std::mem::replace(&mut self.live, live);
         if changed {
-            self.layers.iter_mut().for_each(|layer| layer.stale = true);
+            for layer in &mut self.layers {
+                layer.stale = true;
+            }
         }
-        pass.tokens.iter().for_each(|&token| self.followers.admit(token));
+        for &token in &pass.tokens {
+            self.followers.admit(token);
+        }
         changed
     }
 
     /// Records the hidden state that the router of a layer saw in the last step of a sequence.
     pub fn note_state(&mut self, layer: usize, sequence: usize, state: &[f32]) {
         let cursor = self.cursor(sequence);
-        let recent = self.cursors[cursor].layers.get_mut(layer);
-        if let (Some(corrector), Some(recent)) = (&self.corrector, recent) {
+        if let Some(corrector) = &self.corrector
+            && let Some(recent) = self.cursors[cursor].layers.get_mut(layer)
+        {
             corrector.correction().project(layer, state, &mut recent.seen);
             self.layers[layer].stale = true;
             if !recent.seen.is_empty() {
@@ -293,12 +301,15 @@ impl History {
         let History { layers, followers, cursors, keep, scratch, corrector, .. } = self;
         let Some(layer) = layers.get_mut(layer) else { return };
         let cursor = &mut cursors[latest];
-        (cursor.stepped, self.latest) = (true, latest);
+        cursor.stepped = true;
+        self.latest = latest;
         let recent = &mut cursor.layers[number];
         recent.step(experts, keep, scratch);
         layer.steps += 1.0;
         layer.stale = true;
-        layer.count.iter_mut().zip(&scratch.used).for_each(|(count, used)| *count += used);
+        for (count, used) in layer.count.iter_mut().zip(&scratch.used) {
+            *count += used;
+        }
         if let Some(pairs) = &mut layer.pairs {
             for (pairs, before) in pairs.iter_mut().zip([&recent.before, &scratch.previous]) {
                 for &before in before {
@@ -376,7 +387,9 @@ impl History {
             count => count,
         };
         let scale = count as f32 / used.iter().sum::<f32>().max(f32::MIN_POSITIVE);
-        used.iter_mut().for_each(|used| *used = (*used * scale).min(1.0));
+        for used in used.iter_mut() {
+            *used = (*used * scale).min(1.0);
+        }
     }
 
     fn weigh(&mut self, layer: usize, cursor: usize) {
@@ -453,10 +466,18 @@ impl History {
 impl<'a> Absence<'a> {
     /// `all` is [horizons, experts].
     fn of(all: &'a [f32], experts: usize) -> Absence<'a> {
-        let mut horizons = all.chunks_exact(experts.max(1));
-        let mut next = || horizons.next().unwrap_or_default();
-        Absence { within_1: next(), within_4: next(), within_16: next(), within_64: next() }
+        Absence {
+            within_1: horizon(all, experts, 0),
+            within_4: horizon(all, experts, 1),
+            within_16: horizon(all, experts, 2),
+            within_64: horizon(all, experts, 3),
+        }
     }
+}
+
+/// The chances of one horizon; empty if there are none.
+fn horizon(all: &[f32], experts: usize, number: usize) -> &[f32] {
+    all.get(number * experts..(number + 1) * experts).unwrap_or_default()
 }
 
 #[cfg(test)]

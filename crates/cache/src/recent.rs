@@ -66,9 +66,15 @@ impl RecentTokens {
         let end = self.before + self.running;
         let each = layers * top_k;
         let tokens = end.saturating_sub(TOKENS)..end;
-        let rows = tokens.clone().map(|token| &self.ids[token % TOKENS * each..][..each]);
-        let bytes = rows.flatten().flat_map(|id| id.to_le_bytes()).collect();
-        let first = tokens.clone().map(|token| self.first[token % TOKENS]).collect();
+        let mut bytes = Vec::new();
+        let mut first = Vec::new();
+        for token in tokens.clone() {
+            let at = token % TOKENS;
+            for id in &self.ids[at * each..][..each] {
+                bytes.extend(id.to_le_bytes());
+            }
+            first.push(self.first[at]);
+        }
         to.push(ROUTES, Dtype::U16, &[tokens.len(), layers, top_k], bytes);
         to.push(FIRST, Dtype::U8, &[tokens.len()], first);
     }
@@ -104,7 +110,7 @@ fn read(saved: &SavedTensors, shape: HistoryShape) -> Result<Option<RecentRoutes
     let fits =
         |found: &[usize]| found.len() == 3 && found[0] <= TOKENS && found[1..] == [layers, top_k];
     let ids = saved.get(ROUTES, Dtype::U16, fits)?.as_chunks().0;
-    let ids: Vec<u16> = ids.iter().map(|&id| u16::from_le_bytes(id)).collect();
+    let ids: Vec<u16> = ids.iter().copied().map(u16::from_le_bytes).collect();
     if ids.iter().any(|&id| usize::from(id) >= experts) {
         return Err(SavedError::Tensor(ROUTES.to_owned()));
     }
@@ -122,10 +128,17 @@ impl SavedTensors {
         if first.is_empty() {
             return Ok(None);
         }
-        let begins = (1..).zip(first.iter().skip(1)).filter(|(_, first)| **first != 0);
-        let ends = begins.map(|(token, _)| token).chain([first.len()]);
-        let trace = Trace::of_unknown(shape, ids, ends.collect());
-        trace.map(Some).map_err(|_| SavedError::Tensor(ROUTES.to_owned()))
+        let mut ends = Vec::new();
+        for (token, &is_first) in first.iter().enumerate().skip(1) {
+            if is_first != 0 {
+                ends.push(token);
+            }
+        }
+        ends.push(first.len());
+        match Trace::of_unknown(shape, ids, ends) {
+            Ok(trace) => Ok(Some(trace)),
+            Err(_) => Err(SavedError::Tensor(ROUTES.to_owned())),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Learned state of a model, kept for its next start.
 
 use serde::Deserialize;
-use sws_format::{Dtype, Header, HeaderError, HeaderTensor};
+use sws_format::{Dtype, Header, HeaderError};
 
 /// The longest accepted header: there are a few dozen tensors.
 const MAX_HEADER: usize = 1 << 20;
@@ -56,21 +56,23 @@ impl SavedTensors {
 
     /// Like [`read`](Self::read), for any model. Also returns the model's identity.
     pub fn of_any_model(bytes: &[u8]) -> Result<(String, SavedTensors), SavedError> {
-        let wrong = || SavedError::Header(HeaderError::Json(serde::de::Error::custom("too short")));
-        let (first, rest) = bytes.split_first_chunk::<8>().ok_or_else(wrong)?;
+        let Some((first, rest)) = bytes.split_first_chunk::<8>() else { return Err(too_short()) };
         let len = Header::json_len(*first, bytes.len() as u64)?;
-        let json = rest.get(..len as usize).filter(|json| json.len() <= MAX_HEADER);
-        let json = json.ok_or_else(wrong)?;
+        let json = match rest.get(..len as usize) {
+            Some(json) if json.len() <= MAX_HEADER => json,
+            _ => return Err(too_short()),
+        };
         let header = Header::parse(json, bytes.len() as u64)?;
         let facts: SavedWithFacts = serde_json::from_slice(json).map_err(HeaderError::Json)?;
         let model = facts.facts.model.ok_or(SavedError::OtherModel)?;
-        let tensor = |tensor: HeaderTensor| {
+        let mut tensors = Vec::with_capacity(header.tensors.len());
+        for tensor in header.tensors {
             let start = tensor.offset as usize;
             let data = bytes.get(start..start + tensor.len as usize).unwrap_or_default();
             let shape = tensor.shape.iter().map(|&n| n as usize).collect();
-            (tensor.name, tensor.dtype, shape, data.to_vec())
-        };
-        Ok((model, SavedTensors { tensors: header.tensors.into_iter().map(tensor).collect() }))
+            tensors.push((tensor.name, tensor.dtype, shape, data.to_vec()));
+        }
+        Ok((model, SavedTensors { tensors }))
     }
 
     /// Returns a safetensors file for the model of that identity.
@@ -79,7 +81,9 @@ impl SavedTensors {
         let entries = tensors
             .map(|(name, dtype, shape, data)| (name.as_str(), *dtype, shape.clone(), data.len()));
         let mut bytes = Header::write(Some(serde_json::json!({ "model": model })), entries, 8);
-        self.tensors.iter().for_each(|(_, _, _, data)| bytes.extend(data));
+        for (_, _, _, data) in &self.tensors {
+            bytes.extend(data);
+        }
         bytes
     }
 
@@ -90,12 +94,17 @@ impl SavedTensors {
 
     /// True if there is a tensor of that name.
     pub(crate) fn contains(&self, name: &str) -> bool {
-        self.tensors.iter().any(|tensor| tensor.0 == name)
+        self.find(name).is_some()
+    }
+
+    fn find(&self, name: &str) -> Option<&SavedTensor> {
+        self.tensors.iter().find(|tensor| tensor.0 == name)
     }
 
     /// The shape of a tensor, if there is one of that name.
     pub(crate) fn shape(&self, name: &str) -> Option<&[usize]> {
-        self.tensors.iter().find(|tensor| tensor.0 == name).map(|tensor| &tensor.2[..])
+        let (.., shape, _) = self.find(name)?;
+        Some(shape)
     }
 
     /// True if it contains a correction.
@@ -132,9 +141,20 @@ impl SavedTensors {
         dtype: Dtype,
         expected: impl FnOnce(&[usize]) -> bool,
     ) -> Result<&[u8], SavedError> {
-        let found = self.tensors.iter().find(|tensor| tensor.0 == name);
-        let found = found.filter(|tensor| tensor.1 == dtype && expected(&tensor.2));
-        found.map(|tensor| &tensor.3[..]).ok_or_else(|| SavedError::Tensor(name.to_owned()))
+        match self.find(name) {
+            Some((_, found, shape, data)) if *found == dtype && expected(shape) => Ok(data),
+            _ => Err(SavedError::Tensor(name.to_owned())),
+        }
+    }
+
+    /// Returns the data of a tensor of that type and shape.
+    pub(crate) fn of_shape(
+        &self,
+        name: &str,
+        dtype: Dtype,
+        shape: &[usize],
+    ) -> Result<&[u8], SavedError> {
+        self.get(name, dtype, |found| found == shape)
     }
 
     #[cfg(test)]
@@ -149,12 +169,16 @@ impl SavedTensors {
         shape: &[usize],
         range: std::ops::RangeInclusive<f32>,
     ) -> Result<Vec<f32>, SavedError> {
-        let data = self.get(name, Dtype::F32, |found| found == shape)?;
-        let all: Vec<f32> = data.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x)).collect();
+        let data = self.of_shape(name, Dtype::F32, shape)?;
+        let all: Vec<f32> = data.as_chunks().0.iter().copied().map(f32::from_le_bytes).collect();
         // NaN is in no range.
         let fits = all.iter().all(|x| range.contains(x));
         if fits { Ok(all) } else { Err(SavedError::Tensor(name.to_owned())) }
     }
+}
+
+fn too_short() -> SavedError {
+    SavedError::Header(HeaderError::Json(serde::de::Error::custom("too short")))
 }
 
 fn is_of_correction(tensor: &SavedTensor) -> bool {

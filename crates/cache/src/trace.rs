@@ -137,8 +137,13 @@ impl Trace {
         if layers == 0 || experts == 0 || top_k == 0 {
             return Err(TraceError::Empty);
         }
-        let (ids, tokens, sequences, passes) = Default::default();
-        Ok(Trace { shape, ids, tokens, sequences, passes })
+        Ok(Trace {
+            shape,
+            ids: Vec::new(),
+            tokens: Vec::new(),
+            sequences: Vec::new(),
+            passes: Vec::new(),
+        })
     }
 
     /// Appends tokens that went through the layers together. Each layer lists the experts of each
@@ -148,12 +153,15 @@ impl Trace {
         let HistoryShape { layers: expected, experts, top_k } = self.shape;
         let count = tokens.len();
         let wrong = TraceError::Lengths { what: "routes", tokens: count };
-        let per_token = |layer: &[u32]| layer.len() / count.max(1);
-        let fits = |layer: &[u32]| {
-            (1..=top_k).contains(&per_token(layer)) && per_token(layer) * count == layer.len()
-        };
-        if layers.len() != expected || !layers.iter().all(|layer| fits(layer.as_ref())) {
+        if layers.len() != expected {
             return Err(wrong);
+        }
+        for layer in layers {
+            let len = layer.as_ref().len();
+            let per_token = len / count.max(1);
+            if !(1..=top_k).contains(&per_token) || per_token * count != len {
+                return Err(wrong);
+            }
         }
         let all = layers.iter().flat_map(|layer| layer.as_ref());
         if let Some(&expert) = all.into_iter().find(|&&expert| expert as usize >= experts) {
@@ -161,8 +169,9 @@ impl Trace {
         }
         for token in 0..count {
             for layer in layers {
-                let per_token = per_token(layer.as_ref());
-                let chosen = &layer.as_ref()[token * per_token..][..per_token];
+                let layer = layer.as_ref();
+                let per_token = layer.len() / count;
+                let chosen = &layer[token * per_token..][..per_token];
                 let padding = std::iter::repeat(&chosen[0]);
                 let row = chosen.iter().chain(padding).take(top_k);
                 self.ids.extend(row.map(|&expert| expert as u16));
@@ -183,7 +192,8 @@ impl Trace {
     /// Appends all sequences of another trace of the same model. If the tokens of either trace are
     /// unknown, all tokens are unknown.
     pub fn append(&mut self, other: &Trace) -> Result<(), TraceError> {
-        let (HistoryShape { layers, experts, top_k }, found) = (self.shape, other.shape);
+        let HistoryShape { layers, experts, top_k } = self.shape;
+        let found = other.shape;
         if (layers, top_k) != (found.layers, found.top_k) {
             return Err(TraceError::Lengths { what: "routes", tokens: other.token_count() });
         }
@@ -265,7 +275,9 @@ impl Trace {
         passes: Vec<usize>,
     ) -> Result<Trace, TraceError> {
         let mut lens = passes;
-        (1..lens.len()).rev().for_each(|at| lens[at] -= lens[at - 1]);
+        for at in (1..lens.len()).rev() {
+            lens[at] -= lens[at - 1];
+        }
         let lens = lens.into_iter().map(|len| len as u32).collect();
         Trace::checked(shape, ids, Vec::new(), None, Some(lens))
     }
@@ -292,24 +304,12 @@ impl Trace {
             return Err(TraceError::Lengths { what: "`tokens`", tokens: count });
         }
         trace.tokens = tokens;
-        let ends = |lens: Vec<u32>, what| {
-            let mut end = 0usize;
-            let mut ends = Vec::with_capacity(lens.len());
-            for len in lens {
-                end = end.saturating_add(len as usize);
-                if len > 0 {
-                    ends.push(end);
-                }
-            }
-            let fits = end == count;
-            if fits { Ok(ends) } else { Err(TraceError::Lengths { what, tokens: count }) }
-        };
         trace.sequences = match lens {
-            Some(lens) => ends(lens, "sequences")?,
+            Some(lens) => ends(lens, "sequences", count)?,
             None => vec![count],
         };
         trace.passes = match passes {
-            Some(passes) => ends(passes, "passes")?,
+            Some(passes) => ends(passes, "passes", count)?,
             None => (1..=count).collect(),
         };
         // A pass belongs to one sequence.
@@ -318,6 +318,20 @@ impl Trace {
         }
         Ok(trace)
     }
+}
+
+/// The ends of sequences or passes of these lengths, which must have `tokens` tokens together.
+fn ends(lens: Vec<u32>, what: &'static str, tokens: usize) -> Result<Vec<usize>, TraceError> {
+    let mut end = 0usize;
+    let mut ends = Vec::with_capacity(lens.len());
+    for len in lens {
+        end = end.saturating_add(len as usize);
+        if len > 0 {
+            ends.push(end);
+        }
+    }
+    let fits = end == tokens;
+    if fits { Ok(ends) } else { Err(TraceError::Lengths { what, tokens }) }
 }
 
 fn ranges(ends: impl Iterator<Item = usize>) -> impl Iterator<Item = Range<usize>> {

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use sws::{Activations, BytesRead, End, Generated, Pace, RunMetrics};
-use sws_engine::{DriveMetrics, Metrics, Speculation, SpeculativeCounts};
+use sws_engine::{Metrics, Speculation, SpeculativeCounts};
 use sws_text::Sampling;
 
 use crate::commands::{count, size};
@@ -18,12 +18,16 @@ pub(crate) fn closing(made: &Generated, metrics: &RunMetrics) -> String {
     if let Some(first) = metrics.first_token_seconds {
         let _ = write!(text, ", first after {}", seconds(first));
     }
-    let memory = metrics.peak_rss_bytes.map(|bytes| format!("memory {}", size(bytes)));
-    let waiting = generation(metrics).map(|cost| share(cost.stalls.seconds, cost.seconds));
-    let waiting = waiting.map(|share| format!("{share} waiting"));
-    let rounded = (metrics.activations != Activations::F32.name())
-        .then(|| format!("{} activations", metrics.activations));
-    let parts: Vec<String> = [Some(text), memory, waiting, rounded].into_iter().flatten().collect();
+    let mut parts = vec![text];
+    if let Some(bytes) = metrics.peak_rss_bytes {
+        parts.push(format!("memory {}", size(bytes)));
+    }
+    if let Some(cost) = generation(metrics) {
+        parts.push(format!("{} waiting", share(cost.stalls.seconds, cost.seconds)));
+    }
+    if metrics.activations != Activations::F32.name() {
+        parts.push(format!("{} activations", metrics.activations));
+    }
     format!("[{}]", parts.join("; "))
 }
 
@@ -42,11 +46,15 @@ pub(crate) fn ending(made: &Generated, sampling: &Sampling, full: &str) -> Optio
         End::Context => Some(format!("the context is full{full}")),
         End::Cancelled => Some("interrupted".to_owned()),
     };
-    let only_reasoning = made.text.is_empty() && !made.reasoning.is_empty();
-    let reasoning = only_reasoning.then(|| "there is reasoning and no answer".to_owned());
-    let seed = sampling.drawing_seed().map(|seed| format!("seed {seed}"));
-    let parts: Vec<String> = [seed, end, reasoning].into_iter().flatten().collect();
-    (!parts.is_empty()).then(|| format!("[{}]", parts.join("; ")))
+    let mut parts = Vec::new();
+    if let Some(seed) = sampling.drawing_seed() {
+        parts.push(format!("seed {seed}"));
+    }
+    parts.extend(end);
+    if made.text.is_empty() && !made.reasoning.is_empty() {
+        parts.push("there is reasoning and no answer".to_owned());
+    }
+    if parts.is_empty() { None } else { Some(format!("[{}]", parts.join("; "))) }
 }
 
 /// Where time and bytes went, a line each.
@@ -70,11 +78,19 @@ pub(crate) fn account(made: &Generated, metrics: &RunMetrics) -> String {
     ));
     if metrics.ram_bytes.is_some() {
         rows.push(("weights", weights(cost)));
-        rows.extend(drives(cost).map(|text| ("drives", text)));
-        rows.extend(prefetch(&cost.speculation).map(|text| ("prefetch", text)));
+        if let Some(text) = drives(cost) {
+            rows.push(("drives", text));
+        }
+        if let Some(text) = prefetch(&cost.speculation) {
+            rows.push(("prefetch", text));
+        }
     }
-    rows.extend(metrics.disk.map(|disk| ("disk", read(disk))));
-    rows.extend(cost.proposals.map(|counts| ("proposals", draft_tokens(&counts))));
+    if let Some(disk) = metrics.disk {
+        rows.push(("disk", read(disk)));
+    }
+    if let Some(counts) = cost.proposals {
+        rows.push(("proposals", draft_tokens(&counts)));
+    }
     table(&rows, metrics, made)
 }
 
@@ -87,9 +103,10 @@ fn generation(metrics: &RunMetrics) -> Option<&Metrics> {
 /// Reads of the tokens after the prompt.
 fn weights(cost: &Metrics) -> String {
     // There is no hit rate if experts stream like everything else, without a cache.
-    let hits = cost.experts.hit_rate.map_or(String::new(), |rate| {
-        format!("{} of the experts were in memory; ", share(rate, 1.0))
-    });
+    let hits = match cost.experts.hit_rate {
+        Some(rate) => format!("{} of the experts were in memory; ", share(rate, 1.0)),
+        None => String::new(),
+    };
     let read: f64 = cost.bytes_per_token.values().sum();
     let rate = match cost.disk.bytes {
         0 => String::new(),
@@ -100,14 +117,14 @@ fn weights(cost: &Metrics) -> String {
 
 /// Bytes of each of several drives.
 fn drives(cost: &Metrics) -> Option<String> {
-    let of = |(number, drive): (usize, &DriveMetrics)| {
+    let mut drives = Vec::new();
+    for (number, drive) in cost.drives.iter().enumerate() {
         let name =
             if number == 0 { "the model's own".to_owned() } else { format!("copy {number}") };
         let left_out = if drive.left_out { ", left out" } else { "" };
-        format!("{name} {}{left_out}", size(drive.bytes))
-    };
-    let drives: Vec<String> = cost.drives.iter().enumerate().map(of).collect();
-    (!drives.is_empty()).then(|| drives.join("; "))
+        drives.push(format!("{name} {}{left_out}", size(drive.bytes)));
+    }
+    if drives.is_empty() { None } else { Some(drives.join("; ")) }
 }
 
 /// Bytes read for the text, and in all.
@@ -126,15 +143,14 @@ fn prefetch(speculation: &Speculation) -> Option<String> {
     if useful + wasted == 0 {
         return None;
     }
-    let ms = |nanos: f64| nanos / 1e6;
     let on = match windows_on + windows_off {
         0 => String::new(),
         all => format!("; on in {windows_on} of {}", count(all, "window")),
     };
     Some(format!(
         "{useful} reads right, {wasted} wrong; saved {:.1} ms, cost {:.1} ms{on}",
-        ms(*saved_ns),
-        ms(*cost_ns),
+        saved_ns / 1e6,
+        cost_ns / 1e6,
     ))
 }
 

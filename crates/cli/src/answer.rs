@@ -18,7 +18,9 @@ pub(crate) fn follow(
     watcher: &mut Option<Watcher>,
     show: &mut dyn FnMut(&Piece) -> anyhow::Result<()>,
 ) -> anyhow::Result<Generated> {
-    if let Some(watcher) = watcher.as_mut().filter(|watcher| watcher.covers()) {
+    if let Some(watcher) = watcher
+        && watcher.covers()
+    {
         return covered(generate, interrupt, watcher, show);
     }
     let mut prompt = PromptProgress::new(generate.layers(), live.gauge().cloned());
@@ -26,7 +28,9 @@ pub(crate) fn follow(
     let report = move |progress: Progress| prompt.show(progress);
     let mut generate = generate.cancelled_by(interrupt.cancel()).reporting(report);
     let mut next = generate.next();
-    meter.iter().for_each(|meter| meter.finish());
+    if let Some(meter) = &meter {
+        meter.finish();
+    }
     // Above the line, text that comes within a moment is shown together.
     let mut held = NOTHING;
     let mut shown: anyhow::Result<()> = Ok(());

@@ -51,10 +51,11 @@ impl AtomicFile {
                 PendingOutput::Replace { file: beside(path, &target)?, target }
             }
             OutputTarget::Stream => {
-                let stdout = stdout_if(path);
-                let is_stdout = stdout.is_some();
-                let stream = stdout.map_or_else(|| opened(path), Ok)?;
-                let file = tempfile::tempfile().map_err(|e| refused(&std::env::temp_dir(), &e))?;
+                let (stream, is_stdout) = match stdout_if(path) {
+                    Some(stdout) => (stdout, true),
+                    None => (opened(path)?, false),
+                };
+                let file = tempfile::tempfile().map_err(refusal(&std::env::temp_dir()))?;
                 PendingOutput::Stream { file, stream, is_stdout }
             }
         };
@@ -66,11 +67,9 @@ impl AtomicFile {
         match &self.file {
             PendingOutput::Replace { file, .. } => {
                 let dir = file.path().parent().unwrap_or(Path::new("."));
-                tempfile::tempfile_in(dir).map_err(|e| refused(&self.path, &e))
+                tempfile::tempfile_in(dir).map_err(refusal(&self.path))
             }
-            PendingOutput::Stream { .. } => {
-                tempfile::tempfile().map_err(|e| refused(&self.path, &e))
-            }
+            PendingOutput::Stream { .. } => tempfile::tempfile().map_err(refusal(&self.path)),
         }
     }
 
@@ -110,7 +109,8 @@ impl AtomicFile {
     /// Refuses to replace an input: a file, or one within a directory.
     pub(crate) fn check_apart(&self, input: &Path) -> anyhow::Result<()> {
         let PendingOutput::Replace { target, .. } = &self.file else { return Ok(()) };
-        if let (Ok(target), Ok(input)) = (target.canonicalize(), input.canonicalize())
+        if let Ok(target) = target.canonicalize()
+            && let Ok(input) = input.canonicalize()
             && target.starts_with(input)
         {
             bail!(
@@ -123,7 +123,7 @@ impl AtomicFile {
 
     pub(crate) fn write(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         let written = self.file.get().write_all(bytes);
-        written.map_err(|e| refused(&self.path, &e))
+        written.map_err(refusal(&self.path))
     }
 
     /// Writes what `contents` writes, in small parts.
@@ -133,21 +133,19 @@ impl AtomicFile {
     ) -> anyhow::Result<()> {
         let mut out = BufWriter::new(self.file.get());
         let written = contents(&mut out).and_then(|()| out.flush());
-        written.map_err(|e| refused(&self.path, &e))
+        written.map_err(refusal(&self.path))
     }
 
     /// Appends the contents of another file.
     pub(crate) fn append(&mut self, mut other: File) -> anyhow::Result<()> {
-        let copied =
-            other.seek(SeekFrom::Start(0)).and_then(|_| std::io::copy(&mut other, self.file.get()));
-        copied.map(drop).map_err(|e| refused(&self.path, &e))
+        copy(&mut other, self.file.get()).map_err(refusal(&self.path))
     }
 
     /// Overwrites the beginning of the file.
     pub(crate) fn rewrite(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         let file = self.file.get();
         let written = file.seek(SeekFrom::Start(0)).and_then(|_| file.write_all(bytes));
-        written.map_err(|e| refused(&self.path, &e))
+        written.map_err(refusal(&self.path))
     }
 
     pub(crate) fn publish(self) -> anyhow::Result<()> {
@@ -155,14 +153,11 @@ impl AtomicFile {
         match self.file {
             PendingOutput::Replace { file, .. } => {
                 let at = file.path().to_owned();
-                file.publish().map_err(|e| refused(&path, &e))?;
+                file.publish().map_err(refusal(&path))?;
                 under_way(|files| files.retain(|file| *file != at));
             }
             PendingOutput::Stream { mut file, mut stream, .. } => {
-                let copied = file
-                    .seek(SeekFrom::Start(0))
-                    .and_then(|_| std::io::copy(&mut file, &mut stream));
-                copied.map_err(|e| refused(&path, &e))?;
+                copy(&mut file, &mut stream).map_err(refusal(&path))?;
             }
         }
         Ok(())
@@ -189,7 +184,7 @@ impl TemporaryDir {
         names: impl Iterator<Item = &'a str>,
     ) -> anyhow::Result<TemporaryDir> {
         let at = std::env::temp_dir();
-        let dir = tempfile::tempdir_in(&at).map_err(|e| refused(&at, &e))?;
+        let dir = tempfile::tempdir_in(&at).map_err(refusal(&at))?;
         let path = dir.path();
         let paths = names.map(|name| path.join(name)).chain([path.to_owned()]);
         under_way(|files| files.extend(paths));
@@ -220,6 +215,13 @@ fn under_way(change: impl FnOnce(&mut Vec<PathBuf>)) {
     change(&mut UNDER_WAY.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
 }
 
+/// Appends all of a file to another.
+fn copy(from: &mut File, to: &mut File) -> std::io::Result<()> {
+    from.seek(SeekFrom::Start(0))?;
+    std::io::copy(from, to)?;
+    Ok(())
+}
+
 fn opened(path: &Path) -> anyhow::Result<File> {
     open_stream(path).map_err(|e| match e.kind() {
         ErrorKind::NotConnected if path.metadata().is_ok_and(|m| is_pipe(&m.file_type())) => {
@@ -231,15 +233,15 @@ fn opened(path: &Path) -> anyhow::Result<File> {
 
 fn target(path: &Path) -> anyhow::Result<OutputTarget> {
     let shown = path.display();
-    let chain = links(path).map_err(|e| refused(path, &e))?;
-    let system = |path: &PathBuf| is_of_the_system(path);
+    let chain = links(path).map_err(refusal(path))?;
+    let passes_system = chain.iter().any(|path| is_of_the_system(path));
     let last = chain.last().map_or(path, PathBuf::as_path).to_owned();
     let kind = match path.metadata() {
         Ok(there) => there.file_type(),
         Err(e) if e.kind() == ErrorKind::NotFound => {
             let typed = path.as_os_str().as_encoded_bytes();
             return match () {
-                () if chain.iter().any(system) => {
+                () if passes_system => {
                     bail!("`{shown}` lies among the system's devices; name another place")
                 }
                 () if typed.ends_with(b"/") || typed.ends_with(b"/.") => {
@@ -255,8 +257,8 @@ fn target(path: &Path) -> anyhow::Result<OutputTarget> {
         () if is_stream(&kind) => Ok(OutputTarget::Stream),
         () if !kind.is_file() => bail!("`{shown}` is not a regular file; name one to write to"),
         // `/dev/stdout` and the like, redirected to a file: other programs may write to that, too.
-        () if chain.iter().any(system) && !system(&last) => Ok(OutputTarget::Stream),
-        () if system(&last) => {
+        () if passes_system && !is_of_the_system(&last) => Ok(OutputTarget::Stream),
+        () if is_of_the_system(&last) => {
             bail!("`{shown}` is a file of the system, which is never replaced; name another place")
         }
         () => Ok(OutputTarget::File(last)),
@@ -293,9 +295,14 @@ fn links(path: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 fn beside(path: &Path, target: &Path) -> anyhow::Result<Replacement> {
-    let file = Replacement::begin(target).map_err(|e| refused(path, &e))?;
+    let file = Replacement::begin(target).map_err(refusal(path))?;
     under_way(|files| files.push(file.path().to_owned()));
     Ok(file)
+}
+
+/// Converts the failure of writing `path`, for `map_err`.
+pub(crate) fn refusal(path: &Path) -> impl FnOnce(std::io::Error) -> anyhow::Error {
+    move |error| refused(path, &error)
 }
 
 pub(crate) fn refused(path: &Path, error: &std::io::Error) -> anyhow::Error {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use sws_format::MANIFEST_FILE;
 use sws_os::image::OwnBytes;
 use sws_store::user_cache;
@@ -33,22 +33,25 @@ pub(crate) fn in_cache() -> anyhow::Result<PathBuf> {
     };
     let dir = cache.join("bundled").join(NAME);
     if !is_whole(&dir) {
-        write_to(&dir).map_err(|e| {
-            anyhow!(
+        if let Err(e) = write_to(&dir) {
+            bail!(
                 "the bundled model cannot be written to `{}`: {e}; make room there, or set XDG_CACHE_HOME to another directory",
                 dir.display()
-            )
-        })?;
+            );
+        }
     }
     Ok(dir)
 }
 
 /// True if all files are there, in full length. A model checks their contents itself.
 fn is_whole(dir: &Path) -> bool {
-    let is_there = |(len, path): (u64, &str)| {
-        dir.join(path).metadata().is_ok_and(|about| about.is_file() && about.len() == len)
-    };
-    dir.join(MANIFEST_FILE).is_file() && entries().all(is_there)
+    for (len, path) in entries() {
+        match dir.join(path).metadata() {
+            Ok(about) if about.is_file() && about.len() == len => {}
+            _ => return false,
+        }
+    }
+    dir.join(MANIFEST_FILE).is_file()
 }
 
 fn entries() -> impl Iterator<Item = (u64, &'static str)> {

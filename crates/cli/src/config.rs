@@ -79,12 +79,12 @@ impl ConfigFile {
             }
         };
         let name = path.display();
-        let unreadable = |e| {
-            anyhow!("`{name}` cannot be read: {e}; give another file with --config or SWS_CONFIG")
-        };
         let mut text = String::new();
-        let file = open_regular(&path).map_err(unreadable)?;
-        file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;
+        let read =
+            open_regular(&path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text));
+        if let Err(e) = read {
+            bail!("`{name}` cannot be read: {e}; give another file with --config or SWS_CONFIG");
+        }
         if text.len() as u64 > MAX_BYTES {
             bail!("`{name}` has more than the {MAX_BYTES} bytes of a configuration");
         }
@@ -114,11 +114,8 @@ impl ConfigFile {
         }
         self.known(&self.contents.all, "all", command)?;
         for (model, entries) in &self.contents.model {
-            let is_id = |name: ModelName| name.id.has_owner();
-            if !model.contains('/')
-                && !model.parse().is_ok_and(is_id)
-                && sws::locate(model).is_err()
-            {
+            let is_id = model.parse::<ModelName>().is_ok_and(|name| name.id.has_owner());
+            if !model.contains('/') && !is_id && sws::locate(model).is_err() {
                 bail!(
                     "`{}`: [model.\"{model}\"] names no model; give its id, OWNER/NAME, or its path",
                     self.path.display()
@@ -143,8 +140,7 @@ impl ConfigFile {
     /// The model that the entries of a command name.
     pub(crate) fn model(&self, command: &str) -> Option<PathBuf> {
         let ConfigContents { all, command: commands, .. } = &self.contents;
-        let named = |section: &Table| section.get("model")?.as_str().map(PathBuf::from);
-        commands.get(command).and_then(named).or_else(|| named(all))
+        commands.get(command).and_then(model_of).or_else(|| model_of(all))
     }
 
     /// The entries that apply to a command and a model, as options, the most specific ones first.
@@ -158,21 +154,28 @@ impl ConfigFile {
         // The default may have to be looked for.
         let model =
             if models.is_empty() { NamedModel::default() } else { NamedModel::of(model, name) };
-        let mut of_model: Vec<(u8, &Table)> =
-            models.iter().filter_map(|(key, section)| Some((model.rank(key)?, section))).collect();
-        of_model.sort_by_key(|(rank, _)| *rank);
-        let of_model = of_model.into_iter().map(|(_, section)| section);
-        let others = [commands.get(name), Some(all)].into_iter().flatten();
-        let mut options: Vec<(&str, Vec<OsString>)> = Vec::new();
-        for (name, value) in of_model.chain(others).flatten() {
-            let Some(arg) = option(command, name) else { continue };
-            if !options.iter().any(|(known, _)| *known == name.as_str()) {
-                let mut words = Vec::new();
-                self.add(arg, name, value, &mut words)?;
-                options.push((name, words));
+        let mut ranked: Vec<(u8, &Table)> = Vec::new();
+        for (key, section) in models {
+            if let Some(rank) = model.rank(key) {
+                ranked.push((rank, section));
             }
         }
-        Ok(options.into_iter().map(|(_, words)| words).collect())
+        ranked.sort_by_key(|(rank, _)| *rank);
+        let mut sections: Vec<&Table> = ranked.into_iter().map(|(_, section)| section).collect();
+        sections.extend(commands.get(name));
+        sections.push(all);
+        let mut known: Vec<&str> = Vec::new();
+        let mut options = Vec::new();
+        for (name, value) in sections.into_iter().flatten() {
+            let Some(arg) = option(command, name) else { continue };
+            if !known.contains(&name.as_str()) {
+                let mut words = Vec::new();
+                self.add(arg, name, value, &mut words)?;
+                known.push(name);
+                options.push(words);
+            }
+        }
+        Ok(options)
     }
 
     fn add(
@@ -191,7 +194,9 @@ impl ConfigFile {
                 }
             }
             Value::Integer(times @ 0..=3) if matches!(arg.get_action(), ArgAction::Count) => {
-                to.extend((0..*times).map(|_| OsString::from(format!("--{name}"))));
+                for _ in 0..*times {
+                    to.push(format!("--{name}").into());
+                }
             }
             _ if is_switch => return Err(wrong("true or false")),
             Value::Array(values) => {
@@ -206,6 +211,11 @@ impl ConfigFile {
         }
         Ok(())
     }
+}
+
+/// The model that a section names.
+fn model_of(section: &Table) -> Option<PathBuf> {
+    section.get("model")?.as_str().map(PathBuf::from)
 }
 
 /// A model by its name and its place, to find the entries about it.
@@ -229,7 +239,7 @@ impl NamedModel {
             (None, _) => None,
         };
         let path = path.and_then(|path| path.canonicalize().ok());
-        let name = typed.as_deref().and_then(|typed| typed.to_str()?.parse().ok());
+        let name = typed.as_deref().and_then(Path::to_str).and_then(|typed| typed.parse().ok());
         NamedModel { typed, name, path }
     }
 
@@ -239,30 +249,38 @@ impl NamedModel {
         if self.typed.as_deref() == Some(Path::new(key)) {
             return Some(0);
         }
-        let place = || sws::locate(key).ok()?.canonicalize().ok();
-        if self.path.is_some() && place() == self.path {
+        if let Some(path) = &self.path
+            && sws::locate(key).is_ok_and(|place| is_same(&place, path))
+        {
             return Some(1);
         }
         let key: ModelName = key.parse().ok()?;
         let ModelName { id, tag, revision } = &key;
         let whole = tag.is_none() && revision.is_none();
-        let agrees = |name: &ModelName| {
-            name.id == *id
-                && (tag.is_none() || *tag == name.tag)
-                && (revision.is_none() || *revision == name.revision)
-        };
-        if self.name.as_ref().is_some_and(agrees) {
+        if let Some(name) = &self.name
+            && name.id == *id
+            && (tag.is_none() || *tag == name.tag)
+            && (revision.is_none() || *revision == name.revision)
+        {
             return Some(if whole { 3 } else { 2 });
         }
         let library = Library::of_process().map(|library| library.dir().join(id.flat()));
         let cached = HubCache::of_process().map(|cache| cache.model(id).dir().to_owned());
-        let below = |dir: PathBuf| {
-            let path = self.path.as_ref()?;
-            path.starts_with(dir.canonicalize().ok()?).then_some(())
-        };
-        let is_below = [library, cached].into_iter().flatten().any(|dir| below(dir).is_some());
+        let is_below = [library, cached].iter().flatten().any(|dir| self.is_below(dir));
         (whole && is_below).then_some(3)
     }
+
+    fn is_below(&self, dir: &Path) -> bool {
+        match (&self.path, dir.canonicalize()) {
+            (Some(path), Ok(dir)) => path.starts_with(dir),
+            _ => false,
+        }
+    }
+}
+
+/// True if a path without its links is `resolved`.
+fn is_same(path: &Path, resolved: &Path) -> bool {
+    path.canonicalize().is_ok_and(|path| path == resolved)
 }
 
 impl fmt::Display for ConfigFile {
@@ -274,11 +292,13 @@ impl fmt::Display for ConfigFile {
 
 /// The option of this name, without dashes.
 fn option<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
-    let is_own = |arg: &&Arg| {
+    for arg in command.get_arguments() {
         let is_other = matches!(arg.get_id().as_str(), "config" | "help" | "version");
-        arg.get_long() == Some(name) && !is_other
-    };
-    command.get_arguments().find(is_own)
+        if arg.get_long() == Some(name) && !is_other {
+            return Some(arg);
+        }
+    }
+    None
 }
 
 /// True if a command or one below it has the option.

@@ -65,11 +65,13 @@ pub(crate) fn without_secrets<'a>(
     typed: impl IntoIterator<Item = &'a str>,
 ) -> String {
     let in_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
-    typed.into_iter().fold(message, |message, typed| {
-        let Some(at) = typed.find("://") else { return message };
+    let mut message = message;
+    for typed in typed {
+        let Some(at) = typed.find("://") else { continue };
         let scheme = typed[..at].trim_end_matches(in_scheme).len();
-        message.replace(&typed[scheme..], &render(&typed[scheme..]))
-    })
+        message = message.replace(&typed[scheme..], &render(&typed[scheme..]));
+    }
+    message
 }
 
 /// Refuses an address where a command needs all shards on this machine.

@@ -51,10 +51,14 @@ impl Here {
 
 /// All models, sorted by id and form.
 pub(crate) fn all() -> Vec<Here> {
-    let library = Library::of_process().into_iter().flat_map(|library| library.all());
-    let mut all: Vec<Here> = library.map(sharded).collect();
+    let mut all = Vec::new();
+    if let Some(library) = Library::of_process() {
+        all.extend(library.all().into_iter().map(sharded));
+    }
     if let Some(cache) = HubCache::of_process() {
-        all.extend(cache.models().iter().flat_map(|id| cached(id, &cache.model(id))));
+        for id in cache.models() {
+            all.extend(cached(&id, &cache.model(&id)));
+        }
     }
     all.sort_by(|a, b| (&a.id, &a.form).cmp(&(&b.id, &b.form)));
     all
@@ -99,59 +103,76 @@ fn cached(id: &ModelId, model: &CachedModel) -> Vec<Here> {
 /// The models of a snapshot.
 fn within(id: &ModelId, snapshot: &Snapshot) -> Vec<Here> {
     let Snapshot { dir, revision, .. } = snapshot;
-    let revision = revision.as_ref().map_or(String::new(), |revision| format!("@{revision}"));
-    let here = |form: &str, path: Option<PathBuf>, bytes| Here {
-        id: id.clone(),
-        form: format!("{form}{revision}"),
-        path,
-        bytes,
-        completed_by: match form {
-            CHECKPOINT => format!("`sws pull {id}{revision} --as stored`"),
-            file => format!("`sws pull {id}:{file}{revision}`"),
-        },
+    let revision = match revision {
+        Some(revision) => format!("@{revision}"),
+        None => String::new(),
     };
     let names = snapshot_files(dir);
-    let is_weights = |name: &&str| Path::new(name).extension().is_some_and(|e| e == "safetensors");
-    let size = |names: &[&str]| {
-        let len = |name: &&str| dir.join(name).metadata().map_or(0, |about| about.len());
-        names.iter().map(len).fold(0, u64::saturating_add)
-    };
-    let weights: Vec<&str> = names.iter().map(String::as_str).filter(is_weights).collect();
+    let mut weights: Vec<&str> = names.iter().map(String::as_str).collect();
+    weights.retain(|name| Path::new(name).extension() == Some("safetensors".as_ref()));
     let mut found = Vec::new();
     if !weights.is_empty() && names.iter().any(|name| name == "config.json") {
-        let path = has_all_weights(dir, &names).then(|| dir.clone());
-        found.push(here(CHECKPOINT, path, size(&weights)));
+        found.push(Here {
+            id: id.clone(),
+            form: format!("{CHECKPOINT}{revision}"),
+            path: has_all_weights(dir, &names).then(|| dir.clone()),
+            bytes: size(dir, &weights),
+            completed_by: format!("`sws pull {id}{revision} --as stored`"),
+        });
     }
     for (name, files) in gguf_models(names.iter().map(String::as_str)) {
-        let first = files.first().filter(|_| is_whole(&files));
-        found.push(here(name, first.map(|first| dir.join(first)), size(&files)));
+        let path = match files.first() {
+            Some(first) if is_whole(&files) => Some(dir.join(first)),
+            _ => None,
+        };
+        found.push(Here {
+            id: id.clone(),
+            form: format!("{name}{revision}"),
+            path,
+            bytes: size(dir, &files),
+            completed_by: format!("`sws pull {id}:{name}{revision}`"),
+        });
     }
     found
 }
 
+/// Bytes of files in a directory, as far as they are there.
+fn size(dir: &Path, names: &[&str]) -> u64 {
+    let mut bytes: u64 = 0;
+    for name in names {
+        bytes = bytes.saturating_add(dir.join(name).metadata().map_or(0, |about| about.len()));
+    }
+    bytes
+}
+
 /// False for a snapshot without a file that its index lists.
 fn has_all_weights(dir: &Path, names: &[String]) -> bool {
-    #[derive(serde::Deserialize)]
-    struct LocalIndex {
-        weight_map: HashMap<String, String>,
-    }
-    let read = || {
-        let file = open_regular(dir.join(INDEX)).ok()?;
-        serde_json::from_reader::<_, LocalIndex>(BufReader::new(file.take(MAX_INDEX))).ok()
-    };
     // Without an index, or with a damaged one, the checkpoint itself says what is wrong with it.
-    let listed = read().map_or(HashMap::new(), |index| index.weight_map);
-    listed.values().all(|file| names.binary_search(file).is_ok())
+    let Some(index) = local_index(dir) else { return true };
+    index.weight_map.values().all(|file| names.binary_search(file).is_ok())
+}
+
+#[derive(serde::Deserialize)]
+struct LocalIndex {
+    weight_map: HashMap<String, String>,
+}
+
+fn local_index(dir: &Path) -> Option<LocalIndex> {
+    let file = open_regular(dir.join(INDEX)).ok()?;
+    serde_json::from_reader(BufReader::new(file.take(MAX_INDEX))).ok()
 }
 
 /// Path of the newest model that was made for conversation, and that model.
 pub(crate) fn newest_for_chat() -> Option<(PathBuf, (Model, Here))> {
-    newest().into_iter().find_map(|here| {
-        let path = here.path.clone()?;
-        let model = Model::open_counted(&path, None, process::heap).ok()?;
-        model.chat_template().ok()?;
-        Some((path, (model, here)))
-    })
+    for here in newest() {
+        if let Some(path) = here.path.clone()
+            && let Ok(model) = Model::open_counted(&path, None, process::heap)
+            && model.chat_template().is_ok()
+        {
+            return Some((path, (model, here)));
+        }
+    }
+    None
 }
 
 /// Finds the bundled model: its files as [`bundled_files`] finds them, or else those that the program
@@ -173,16 +194,16 @@ pub(crate) fn bundled() -> anyhow::Result<PathBuf> {
 /// Finds the files of the bundled model, below the working directory or a parent directory of the
 /// program, or else where the program was built.
 pub(crate) fn bundled_files() -> anyhow::Result<Option<PathBuf>> {
+    let mut places = vec![Path::new("")];
     let program = std::env::current_exe().and_then(|path| path.canonicalize()).ok();
-    let above = program.iter().flat_map(|path| path.ancestors().skip(1));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
-    let places = [Path::new("")].into_iter().chain(above).chain(source);
-    let places = places.flat_map(|dir| SHARDS.map(|shards| dir.join(shards)));
-    for place in places {
+    if let Some(program) = &program {
+        places.extend(program.ancestors().skip(1));
+    }
+    places.extend(Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2));
+    for place in places.into_iter().flat_map(|dir| SHARDS.map(|shards| dir.join(shards))) {
         let Ok(entries) = place.read_dir() else { continue };
-        let dirs = entries.filter_map(|entry| Some(entry.ok()?.path()));
-        let mut models: Vec<PathBuf> =
-            dirs.filter(|dir| dir.join(MANIFEST_FILE).exists()).collect();
+        let mut models: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+        models.retain(|dir| dir.join(MANIFEST_FILE).exists());
         models.sort();
         if models.len() > 1 {
             let names: Vec<_> = models.iter().map(|dir| dir.display().to_string()).collect();

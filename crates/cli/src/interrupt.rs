@@ -156,24 +156,22 @@ pub(crate) struct Ending(ListenerHandle);
 
 impl Ending {
     pub(crate) fn at_a_signal(words: &'static str) -> anyhow::Result<Ending> {
-        let begun = || {
-            let mut signals = SignalListener::new(&[Signal::Interrupt, Signal::Terminate])?;
-            let handle = signals.handle();
-            let wait = move || {
-                if signals.wait().is_some() {
-                    atomic_file::remove_all();
-                    if can_draw() {
-                        // The bar.
-                        erase_line();
-                    }
-                    note!("sws: {words}");
-                    exit_now(INTERRUPTED.into());
+        let mut signals =
+            SignalListener::new(&[Signal::Interrupt, Signal::Terminate]).map_err(unheard)?;
+        let handle = signals.handle();
+        let wait = move || {
+            if signals.wait().is_some() {
+                atomic_file::remove_all();
+                if can_draw() {
+                    // The bar.
+                    erase_line();
                 }
-            };
-            std::thread::Builder::new().stack_size(128 << 10).spawn(wait)?;
-            Ok(Ending(handle))
+                note!("sws: {words}");
+                exit_now(INTERRUPTED.into());
+            }
         };
-        begun().map_err(unheard)
+        std::thread::Builder::new().stack_size(128 << 10).spawn(wait).map_err(unheard)?;
+        Ok(Ending(handle))
     }
 }
 

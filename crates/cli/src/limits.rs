@@ -16,7 +16,9 @@ const BEGINNING: usize = 1 << 20;
 
 /// Checks the stack limit. Needs little of the stack itself, of which the environment has a part.
 pub(crate) fn stack() -> anyhow::Result<()> {
-    if let Some(stack) = ProcessLimits::now().stack.filter(|&stack| stack < STACK) {
+    if let Some(stack) = ProcessLimits::now().stack
+        && stack < STACK
+    {
         bail!(
             "the stack is limited to {} KiB and {} KiB are needed; raise the limit (`ulimit -s`)",
             stack >> 10,

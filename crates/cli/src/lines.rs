@@ -4,7 +4,7 @@ use std::io::{BufRead, IsTerminal, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use rustyline::error::ReadlineError;
 use rustyline::history::MemHistory;
 use rustyline::{Config, Editor};
@@ -46,8 +46,9 @@ impl InputLines {
             return Ok(InputLines::Plain(stdin));
         }
         let editing = Arc::new(AtomicBool::new(false));
-        restore_when_ended(Arc::clone(&editing))
-            .map_err(|e| anyhow!("the terminal cannot be used: {e}; send the lines by a pipe"))?;
+        if let Err(e) = restore_when_ended(Arc::clone(&editing)) {
+            bail!("the terminal cannot be used: {e}; send the lines by a pipe");
+        }
         let editor = Editor::with_history(Config::default(), MemHistory::new())?;
         Ok(InputLines::Editor { editor: Box::new(editor), editing })
     }
@@ -125,14 +126,13 @@ fn message(
 }
 
 fn read_line(from: &mut impl BufRead) -> anyhow::Result<InputLine> {
-    let refused = |e| anyhow!("standard input cannot be read: {e}; send the lines by a pipe");
     let mut bytes = Vec::new();
-    from.take(MOST_BYTES).read_until(b'\n', &mut bytes).map_err(refused)?;
+    from.take(MOST_BYTES).read_until(b'\n', &mut bytes).map_err(unreadable)?;
     if bytes.is_empty() {
         return Ok(InputLine::End);
     }
     if bytes.len() as u64 == MOST_BYTES && !bytes.ends_with(b"\n") {
-        from.skip_until(b'\n').map_err(refused)?;
+        from.skip_until(b'\n').map_err(unreadable)?;
         return Ok(InputLine::Unreadable(
             "that message is longer than any context; send less of it",
         ));
@@ -143,6 +143,10 @@ fn read_line(from: &mut impl BufRead) -> anyhow::Result<InputLine> {
         ));
     };
     Ok(InputLine::Text(line.trim_end_matches(['\n', '\r']).to_owned()))
+}
+
+fn unreadable(error: std::io::Error) -> anyhow::Error {
+    anyhow!("standard input cannot be read: {error}; send the lines by a pipe")
 }
 
 /// Restores the present terminal settings when a signal ends the program during line editing. The

@@ -154,7 +154,8 @@ impl Live {
             elapsed: now,
         };
         let line = self.line(&figures, columns());
-        (self.drawn, self.is_shown) = (Some(now), true);
+        self.drawn = Some(now);
+        self.is_shown = true;
         match self.place {
             LinePlace::Nowhere => {}
             LinePlace::Alone => draw(&format!("\r\x1b[2K{line}")),
@@ -164,10 +165,11 @@ impl Live {
 
     /// Text of the line. Where it would be too long, the disk is left out first, then the memory.
     fn line(&self, figures: &Figures, columns: usize) -> String {
-        let tokens = self.tokens.map(|tokens| match self.most {
-            Some(most) => format!("{tokens}/{most}"),
-            None => tokens.to_string(),
-        });
+        let tokens = match (self.tokens, self.most) {
+            (Some(tokens), Some(most)) => Some(format!("{tokens}/{most}")),
+            (Some(tokens), None) => Some(tokens.to_string()),
+            (None, _) => None,
+        };
         let seconds = figures.elapsed.as_secs();
         // Without slots for experts, and in a dense model, nothing hits, and all is read.
         let reads = figures.hit_rate.is_some() || figures.gb_per_second > 0.0;
@@ -197,7 +199,10 @@ fn of_budget(used: u64, budget: Option<u64>) -> String {
         0 => (f64::from(1 << 20), "MiB"),
         _ => (f64::from(1 << 30), "GiB"),
     };
-    let budget = budget.map_or(String::new(), |all| format!("/{:.1}", all as f64 / unit));
+    let budget = match budget {
+        Some(all) => format!("/{:.1}", all as f64 / unit),
+        None => String::new(),
+    };
     match used as f64 / unit {
         small if small < 0.1 => format!("{} MiB{budget} {name}", used >> 20),
         used => format!("{used:.1}{budget} {name}"),

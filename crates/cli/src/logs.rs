@@ -33,8 +33,10 @@ static VERBOSE: OnceLock<u8> = OnceLock::new();
 /// Switches logs on, as `-v` and the environment say. Without either they cost nothing.
 pub(crate) fn start(verbose: u8) -> anyhow::Result<()> {
     VERBOSE.get_or_init(|| verbose);
-    let set = std::env::var_os(VARIABLE).map(|value| parsed(&value.to_string_lossy()));
-    let set = set.transpose()?.unwrap_or(LevelFilter::OFF);
+    let set = match std::env::var_os(VARIABLE) {
+        Some(value) => parsed(&value.to_string_lossy())?,
+        None => LevelFilter::OFF,
+    };
     let level = match verbose {
         0 => set,
         1 => set.max(LevelFilter::INFO),
@@ -57,12 +59,13 @@ fn parsed(value: &str) -> anyhow::Result<LevelFilter> {
     if value.is_empty() {
         return Ok(LevelFilter::OFF);
     }
-    let found = LEVELS.iter().find(|(name, _)| value.eq_ignore_ascii_case(name));
-    let Some((_, level)) = found else {
-        let names = LEVELS.map(|(name, _)| name).join(", ");
-        bail!("the variable {VARIABLE} is `{value}`, which is no level; set one of {names}");
-    };
-    Ok(*level)
+    for (name, level) in LEVELS {
+        if value.eq_ignore_ascii_case(name) {
+            return Ok(level);
+        }
+    }
+    let names = LEVELS.map(|(name, _)| name).join(", ");
+    bail!("the variable {VARIABLE} is `{value}`, which is no level; set one of {names}")
 }
 
 /// Writes a line for each event of this workspace.

@@ -50,11 +50,11 @@ fn open_with(
     cache: Option<u64>,
     ram: Option<RamBudget>,
 ) -> anyhow::Result<Model> {
-    if let Some(model) = typed.map(|typed| far::open(typed, cache, ram)).transpose()?.flatten() {
-        return Ok(model);
-    }
     Ok(match typed {
-        Some(typed) => Model::open_counted(typed, ram, process::heap)?,
+        Some(typed) => match far::open(typed, cache, ram)? {
+            Some(model) => model,
+            None => Model::open_counted(typed, ram, process::heap)?,
+        },
         None => {
             let bundled = bundled()?;
             note!("sws: the model is `{}`", bundled.display());
@@ -109,10 +109,13 @@ pub(crate) fn load(loader: Loader<'_>, interrupt: &Interrupt) -> anyhow::Result<
     let report = |progress: Progress| meter.show(progress);
     let loaded = loader.cancelled_by(interrupt.cancel()).reporting(report).load();
     meter.finish();
-    let loaded = loaded.map_err(|e| match e {
-        sws::Error::Cancelled => Interrupted("the model was still being loaded").into(),
-        e => anyhow::Error::from(e),
-    })?;
+    let loaded = match loaded {
+        Ok(loaded) => loaded,
+        Err(sws::Error::Cancelled) => {
+            return Err(Interrupted("the model was still being loaded").into());
+        }
+        Err(e) => return Err(e.into()),
+    };
     for warning in loaded.warnings() {
         match warning {
             Warning::Context { .. } => note!("{warning}"),

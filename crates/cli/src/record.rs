@@ -7,9 +7,9 @@ use std::path::Path;
 use anyhow::bail;
 use serde_json::json;
 use sws_format::{Header, Pass};
-use sws_model::{LayerSpec, ModelSpec, Observer, Routed, SourceError};
+use sws_model::{ModelSpec, Observer, Routed, SourceError};
 
-use crate::atomic_file::{AtomicFile, refused};
+use crate::atomic_file::{AtomicFile, refusal};
 
 /// Space reserved for the header, which is written last.
 const HEADER: usize = 4096;
@@ -49,6 +49,21 @@ struct StateFile {
 }
 
 impl StateFile {
+    /// An empty file, beside the recording.
+    fn create(
+        name: &'static str,
+        recording: &AtomicFile,
+        spec: &ModelSpec,
+    ) -> anyhow::Result<StateFile> {
+        Ok(StateFile {
+            name,
+            file: recording.beside()?,
+            layers: spec.layers.len(),
+            width: spec.state_width(),
+            bytes: Vec::new(),
+        })
+    }
+
     fn write(
         &mut self,
         first: usize,
@@ -80,27 +95,18 @@ impl RunRecorder {
         spec: &ModelSpec,
         hidden: bool,
     ) -> anyhow::Result<RunRecorder> {
-        let mut count = 0;
-        let place = |layer: &LayerSpec| {
-            layer.moe()?;
-            count += 1;
-            Some(count - 1)
-        };
-        let places: Vec<_> = spec.layers.iter().map(place).collect();
-        if count == 0 {
+        let places = moe_layers(spec);
+        if places.iter().flatten().count() == 0 {
             bail!("a {} model has no experts whose choice could be recorded", spec.model_type);
         }
         let mut file = AtomicFile::create_apart(path)?;
         file.write(&[b' '; HEADER])?;
-        let layers = spec.layers.len();
-        let width = spec.state_width();
-        let states = |name| {
-            let file = file.beside()?;
-            let bytes = Vec::new();
-            anyhow::Ok(StateFile { name, file, layers, width, bytes })
-        };
         let states = match hidden {
-            true => Some([states("hidden")?, states("attended")?, states("routed")?]),
+            true => Some([
+                StateFile::create("hidden", &file, spec)?,
+                StateFile::create("attended", &file, spec)?,
+                StateFile::create("routed", &file, spec)?,
+            ]),
             false => None,
         };
         Ok(RunRecorder {
@@ -153,7 +159,7 @@ impl RunRecorder {
         for StateFile { name, file, layers, width, .. } in kept {
             let len = self.done * layers * width * 4;
             tensors.push((name, "F32", vec![self.done, layers, width], len));
-            file.set_len(len as u64).map_err(|e| refused(&self.path, &e))?;
+            file.set_len(len as u64).map_err(refusal(&self.path))?;
             self.file.append(file)?;
         }
         self.file.rewrite(&Header::write(Some(facts), tensors, HEADER))?;
@@ -167,6 +173,18 @@ impl RunRecorder {
     }
 }
 
+/// Index of each layer among those with experts; `None` for the others.
+pub(crate) fn moe_layers(spec: &ModelSpec) -> Vec<Option<usize>> {
+    let mut count = 0;
+    let mut places = Vec::with_capacity(spec.layers.len());
+    for layer in &spec.layers {
+        let has_experts = layer.moe().is_some();
+        places.push(has_experts.then_some(count));
+        count += usize::from(has_experts);
+    }
+    places
+}
+
 impl Observer for RunRecorder {
     fn layer_begins(
         &mut self,
@@ -176,7 +194,7 @@ impl Observer for RunRecorder {
     ) -> Result<(), SourceError> {
         if let Some([states, ..]) = &mut self.states {
             let written = states.write(pass.first_position(), layer, hidden, &[]);
-            self.note(written.map_err(|e| refused(&self.path, &e)));
+            self.note(written.map_err(refusal(&self.path)));
         }
         Ok(())
     }
@@ -194,7 +212,7 @@ impl Observer for RunRecorder {
             if !shared.is_empty() {
                 written = written.and_then(|()| routed.write(first, layer, state, &[]));
             }
-            self.note(written.map_err(|e| refused(&self.path, &e)));
+            self.note(written.map_err(refusal(&self.path)));
         }
         Ok(())
     }
@@ -209,7 +227,9 @@ impl Observer for RunRecorder {
             let to = &mut self.ids[token * row + place * self.top_k..][..self.top_k];
             // A layer that chooses fewer experts repeats its first choice.
             let padded = choices.iter().chain(std::iter::repeat(&choices[0]));
-            to.iter_mut().zip(padded).for_each(|(to, &expert)| *to = expert as u16);
+            for (to, &expert) in to.iter_mut().zip(padded) {
+                *to = expert as u16;
+            }
         }
         if place + 1 == layers {
             let bytes: Vec<u8> = self.ids.iter().flat_map(|id| id.to_le_bytes()).collect();

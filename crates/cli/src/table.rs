@@ -51,20 +51,23 @@ fn is_number(text: &str) -> bool {
 /// Formats rows of cells under a heading, with columns as wide as their widest cell. The first
 /// column and those whose heading begins with `<` are left-aligned.
 pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
-    let left: Vec<bool> =
-        heading.iter().enumerate().map(|(i, h)| i == 0 || h.starts_with('<')).collect();
-    let heading: Vec<String> =
-        heading.iter().map(|h| h.trim_start_matches('<').to_owned()).collect();
-    let width = |column: usize| {
-        let cells = rows.iter().chain([&heading]).filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..heading.len()).map(width).collect();
+    let mut names = Vec::new();
+    let mut columns = Vec::new();
+    for (number, name) in heading.iter().enumerate() {
+        let is_left = number == 0 || name.starts_with('<');
+        let name = name.trim_start_matches('<').to_owned();
+        let mut width = name.chars().count();
+        for cell in rows.iter().filter_map(|row| row.get(number)) {
+            width = width.max(cell.chars().count());
+        }
+        names.push(name);
+        columns.push((width, is_left));
+    }
     let mut text = String::new();
-    for row in [&heading].into_iter().chain(rows) {
+    for row in [&names].into_iter().chain(rows) {
         let mut line = String::new();
-        for ((cell, &width), &left) in row.iter().zip(&widths).zip(&left) {
-            line.push_str(&match left {
+        for (cell, &(width, is_left)) in row.iter().zip(&columns) {
+            line.push_str(&match is_left {
                 true => format!("{cell:<width$}  "),
                 false => format!("{cell:>width$}  "),
             });

@@ -209,15 +209,19 @@ fn turns(c: char) -> bool {
     matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// True for characters that a terminal would obey rather than show.
+fn is_obeyed(c: char) -> bool {
+    (c.is_control() && c != '\n' && c != '\t') || turns(c)
+}
+
 /// Escapes all control characters except line feeds and tabs, and those that turn the direction.
 pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
-    let obeyed = |c: char| (c.is_control() && c != '\n' && c != '\t') || turns(c);
-    if !text.contains(obeyed) {
+    if !text.contains(is_obeyed) {
         return Cow::Borrowed(text);
     }
     let mut plain = String::with_capacity(text.len() + 8);
     for c in text.chars() {
-        match obeyed(c) {
+        match is_obeyed(c) {
             true => plain.extend(c.escape_default()),
             false => plain.push(c),
         }

@@ -73,10 +73,9 @@ impl ForecastOutcome {
         self.misses += missed.len() as u64;
         for (i, n) in [top_k, (3 * top_k).div_ceil(2), 2 * top_k].into_iter().enumerate() {
             let named = &self.order[..n.min(self.order.len())];
-            let among = |experts: &[u32]| experts.iter().filter(|e| named.contains(e)).count();
             self.named[i] += named.len() as u64;
-            self.found[i] += among(used) as u64;
-            self.found_misses[i] += among(missed) as u64;
+            self.found[i] += count_among(named, used);
+            self.found_misses[i] += count_among(named, missed);
         }
         if probabilities {
             for (expert, &p) in scores.iter().enumerate() {
@@ -98,30 +97,54 @@ impl ForecastOutcome {
             self.found_misses[i] += other.found_misses[i];
         }
         for (bin, more) in self.bins.iter_mut().zip(&other.bins) {
-            (bin.0, bin.1, bin.2) = (bin.0 + more.0, bin.1 + more.1, bin.2 + more.2);
+            bin.0 += more.0;
+            bin.1 += more.1;
+            bin.2 += more.2;
         }
     }
 
     /// Returns the figures.
     pub fn score(&self) -> Score {
-        let share = |part: u64, all: u64| if all == 0 { 0.0 } else { part as f64 / all as f64 };
-        let shares =
-            |parts: [u64; 3], all: [u64; 3]| std::array::from_fn(|i| share(parts[i], all[i]));
-        let error = |bins: &[(u64, f64, u64)]| {
-            let all: u64 = bins.iter().map(|bin| bin.0).sum();
-            let off: f64 = bins.iter().map(|&(_, p, came)| (p - came as f64).abs()).sum();
-            if all == 0 { 0.0 } else { off / all as f64 }
+        let is_calibrated = self.bins.iter().any(|bin| bin.0 > 0);
+        let calibration_error = match is_calibrated {
+            true => Some([calibration_error(&self.bins), calibration_error(&self.bins[1..])]),
+            false => None,
         };
-        let calibrated = self.bins.iter().any(|bin| bin.0 > 0);
         Score {
             uses: self.uses,
             recall: shares(self.found, [self.uses; 3]),
             precision: shares(self.found, self.named),
             misses: self.misses,
             recall_on_misses: shares(self.found_misses, [self.misses; 3]),
-            calibration_error: calibrated.then(|| [error(&self.bins), error(&self.bins[1..])]),
+            calibration_error,
         }
     }
+}
+
+/// Number of these experts that are among the named ones.
+fn count_among(named: &[u32], experts: &[u32]) -> u64 {
+    experts.iter().filter(|expert| named.contains(expert)).count() as u64
+}
+
+fn shares(parts: [u64; 3], all: [u64; 3]) -> [f64; 3] {
+    let mut shares = [0.0; 3];
+    for i in 0..3 {
+        if all[i] > 0 {
+            shares[i] = parts[i] as f64 / all[i] as f64;
+        }
+    }
+    shares
+}
+
+/// Mean distance of the probabilities in these bins from the observed frequencies.
+fn calibration_error(bins: &[(u64, f64, u64)]) -> f64 {
+    let mut all = 0;
+    let mut off = 0.0;
+    for &(forecasts, probabilities, came_true) in bins {
+        all += forecasts;
+        off += (probabilities - came_true as f64).abs();
+    }
+    if all == 0 { 0.0 } else { off / all as f64 }
 }
 
 #[cfg(test)]

@@ -41,8 +41,11 @@ impl FarAddress {
     /// The address of a file on a web server, with the query; `None` for a bucket.
     pub(crate) fn on_web(&self, file: &str) -> Option<String> {
         let AddressKind::Web { base, query } = &self.0 else { return None };
-        let query = query.as_ref().map_or(String::new(), |query| format!("?{query}"));
-        Some(format!("{base}/{}{query}", escaped(file)))
+        let file = escaped(file);
+        match query {
+            Some(query) => Some(format!("{base}/{file}?{query}")),
+            None => Some(format!("{base}/{file}")),
+        }
     }
 
     /// True for a web server without encryption.

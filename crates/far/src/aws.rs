@@ -60,36 +60,30 @@ impl Aws {
             Some(_) => Err(FarError::setting(name, "has characters that none has")),
         };
         let home = places::home(get);
-        let place = |name: &str, file: &str| {
-            let typed = get(name).map(PathBuf::from);
-            typed.or_else(|| Some(home.as_ref()?.join(".aws").join(file)))
+        let place = |name: &str, file: &str| match (get(name), &home) {
+            (Some(typed), _) => Some(PathBuf::from(typed)),
+            (None, Some(home)) => Some(home.join(".aws").join(file)),
+            (None, None) => None,
         };
         let profile = text("AWS_PROFILE")?.or(text("AWS_DEFAULT_PROFILE")?);
         let name = profile.as_deref().unwrap_or("default");
-        let long = match name {
-            "default" => name.to_owned(),
-            name => format!("profile {name}"),
+        let secrets = match place("AWS_SHARED_CREDENTIALS_FILE", "credentials") {
+            Some(path) => Some(section(path, name)?),
+            None => None,
         };
-        let secrets = place("AWS_SHARED_CREDENTIALS_FILE", "credentials");
-        let secrets = secrets.map(|path| section(path, name)).transpose()?;
-        let config = place("AWS_CONFIG_FILE", "config");
-        let mut config = config.map(|path| section(path, &long)).transpose()?;
-        // Some tools write the word before the default profile, too.
-        if let Some(without) = config.take_if(|config| config.entries.is_none()) {
-            config = Some(section(without.path, &format!("profile {name}"))?);
-        }
-        let both = || secrets.iter().chain(&config);
+        let config = match place("AWS_CONFIG_FILE", "config") {
+            Some(path) => Some(profile_section(path, name)?),
+            None => None,
+        };
+        let files = Files { secrets, config };
         if let Some(profile) = &profile
-            && both().all(|section| section.entries.is_none())
+            && files.sections().all(|section| section.entries.is_none())
         {
             return Err(FarError::Setting {
                 what: "the variable AWS_PROFILE".to_owned(),
                 problem: format!("names `{profile}`, of which no file has a section"),
             });
         }
-        let found = |key: &str| both().find_map(|section| Some((section, section.get(key)?)));
-        let of_files = |key: &str| found(key).map(|(_, value)| value.to_owned());
-
         let credentials = match (text("AWS_ACCESS_KEY_ID")?, text("AWS_SECRET_ACCESS_KEY")?) {
             (Some(id), Some(secret)) => {
                 Some(Credentials { id, secret, token: text("AWS_SESSION_TOKEN")? })
@@ -102,7 +96,7 @@ impl Aws {
                 let problem = "is set without AWS_ACCESS_KEY_ID";
                 return Err(FarError::setting("AWS_SECRET_ACCESS_KEY", problem));
             }
-            (None, None) => match found("aws_access_key_id") {
+            (None, None) => match files.find("aws_access_key_id") {
                 None => None,
                 Some((section, id)) => {
                     let Some(secret) = section.get("aws_secret_access_key") else {
@@ -115,16 +109,16 @@ impl Aws {
             },
         };
         let region = text("AWS_REGION")?.or(text("AWS_DEFAULT_REGION")?);
-        let region = region.or_else(|| of_files("region")).unwrap_or_else(|| REGION.to_owned());
+        let region = region.or_else(|| files.value("region")).unwrap_or_else(|| REGION.to_owned());
         if !is_region(&region) {
             let problem = "has a region that is none; give one like eu-central-1";
-            return Err(match found("region") {
+            return Err(match files.find("region") {
                 Some((section, value)) if value == region => FarError::file(&section.path, problem),
                 _ => FarError::setting("AWS_REGION", "is not a region, like eu-central-1"),
             });
         }
         let endpoint = text("AWS_ENDPOINT_URL_S3")?.or(text("AWS_ENDPOINT_URL")?);
-        let endpoint = endpoint.or_else(|| of_files("endpoint_url"));
+        let endpoint = endpoint.or_else(|| files.value("endpoint_url"));
         let endpoint = endpoint.map(|url| url.trim_end_matches('/').to_owned());
         if let Some(url) = &endpoint
             && !is_endpoint(url)
@@ -136,11 +130,47 @@ impl Aws {
     }
 }
 
+/// The section of the profile in each settings file.
+struct Files {
+    secrets: Option<Section>,
+    config: Option<Section>,
+}
+
+impl Files {
+    fn sections(&self) -> impl Iterator<Item = &Section> {
+        self.secrets.iter().chain(&self.config)
+    }
+
+    /// The value of an entry, with the section that has it.
+    fn find(&self, key: &str) -> Option<(&Section, &str)> {
+        self.sections().find_map(|section| Some((section, section.get(key)?)))
+    }
+
+    fn value(&self, key: &str) -> Option<String> {
+        let (_, value) = self.find(key)?;
+        Some(value.to_owned())
+    }
+}
+
 impl Section {
     fn get(&self, key: &str) -> Option<&str> {
         let found = self.entries.iter().flatten().find(|(name, _)| name == key);
         found.map(|(_, value)| value.as_str())
     }
+}
+
+/// Reads the section of a profile in the configuration. Some tools write the word `profile` before
+/// the default one, too.
+fn profile_section(path: PathBuf, profile: &str) -> Result<Section, FarError> {
+    let long = format!("profile {profile}");
+    if profile == "default" {
+        let plain = section(path, profile)?;
+        return match plain.entries {
+            Some(_) => Ok(plain),
+            None => section(plain.path, &long),
+        };
+    }
+    section(path, &long)
 }
 
 /// Reads a section of a file. A missing file has no sections.
@@ -179,7 +209,7 @@ fn entries(text: &str, section: &str) -> Result<Option<Vec<(String, String)>>, (
             if inside {
                 found.get_or_insert_default();
             }
-        } else if let (true, Some((key, value))) = (inside, line.split_once('=')) {
+        } else if inside && let Some((key, value)) = line.split_once('=') {
             let value = value.trim();
             if !is_plain(value) {
                 return Err(());

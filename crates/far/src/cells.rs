@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use sws_format::{Extent, Manifest, PieceKind};
+use sws_format::{Extent, Manifest, PieceKind, Tensor};
 
 /// Maximum bytes of a cell of several blocks. The cost of a request is small compared with this,
 /// and several cells are downloaded at a time.
@@ -66,21 +66,15 @@ impl Cells {
     pub(crate) fn of(manifest: &Manifest) -> Cells {
         let mut places = Vec::new();
         for (piece, of) in (0u32..).zip(&manifest.pieces) {
-            let stand_in = of.stand_in.iter().flat_map(|stand_in| &stand_in.tensors);
-            let all = (0u32..).zip(&of.tensors).map(|(index, tensor)| (index, false, tensor));
-            let all =
-                all.chain((0u32..).zip(stand_in).map(|(index, tensor)| (index, true, tensor)));
-            for (tensor, stand_in, of) in all {
-                for (part, extent) in (0u16..).zip(&of.parts) {
-                    if extent.len > 0 {
-                        places.push(CellPlace { piece, tensor, part, stand_in });
-                    }
-                }
+            add_places(&mut places, piece, &of.tensors, false);
+            if let Some(stand_in) = &of.stand_in {
+                add_places(&mut places, piece, &stand_in.tensors, true);
             }
         }
-        let at =
-            |place: &CellPlace| extent(manifest, *place).map_or((0, 0), |it| (it.file, it.offset));
-        places.sort_unstable_by_key(at);
+        places.sort_unstable_by_key(|place| match extent(manifest, *place) {
+            Some(extent) => (extent.file, extent.offset),
+            None => (0, 0),
+        });
         let mut cells = Cells {
             files: vec![0..0; manifest.files.len()],
             whole: vec![false; manifest.files.len()],
@@ -102,11 +96,14 @@ impl Cells {
             for block in 0..extent.len.div_ceil(extent.check_len) {
                 let start = extent.offset + block * extent.check_len;
                 let end = start.saturating_add(extent.check_len).min(extent.offset + extent.len);
-                let joins = open.is_some_and(|cell| {
-                    cell.file == extent.file && start - cell.end <= GAP && end - cell.start <= limit
-                });
                 match &mut open {
-                    Some(cell) if joins => cell.end = end,
+                    Some(cell)
+                        if cell.file == extent.file
+                            && start - cell.end <= GAP
+                            && end - cell.start <= limit =>
+                    {
+                        cell.end = end;
+                    }
                     _ => {
                         let number = cells.cells.len() as u32;
                         if let Some(range) = cells.files.get_mut(extent.file as usize) {
@@ -175,10 +172,14 @@ impl Cells {
 
     /// The range of a cell.
     pub(crate) fn span(&self, manifest: &Manifest, cell: u32) -> CellSpan {
-        let mut blocks = self.blocks(manifest, cell);
-        let first = blocks.next();
-        let file = self.extent(manifest, self.cells[cell as usize].extent).map_or(0, |it| it.file);
-        let (start, mut end) = first.map_or((0, 0), |block| (block.start, block.end));
+        let file = match self.extent(manifest, self.cells[cell as usize].extent) {
+            Some(extent) => extent.file,
+            None => 0,
+        };
+        let (start, mut end) = match self.blocks(manifest, cell).next() {
+            Some(first) => (first.start, first.end),
+            None => (0, 0),
+        };
         if let Some((extent, block)) = self.last(manifest, cell)
             && let Some(extent) = self.extent(manifest, extent)
         {
@@ -229,6 +230,17 @@ impl Cells {
 
     fn extent<'m>(&self, manifest: &'m Manifest, index: u32) -> Option<&'m Extent> {
         extent(manifest, *self.extents.get(index as usize)?)
+    }
+}
+
+/// Adds the extents of a piece's tensors, or of those of its stand-in.
+fn add_places(places: &mut Vec<CellPlace>, piece: u32, tensors: &[Tensor], stand_in: bool) {
+    for (tensor, of) in (0u32..).zip(tensors) {
+        for (part, extent) in (0u16..).zip(&of.parts) {
+            if extent.len > 0 {
+                places.push(CellPlace { piece, tensor, part, stand_in });
+            }
+        }
     }
 }
 

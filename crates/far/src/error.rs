@@ -211,6 +211,16 @@ impl FarError {
         }
     }
 
+    /// Converts the failure of reading `path`, for `map_err`.
+    pub(crate) fn reading(path: &Path) -> impl FnOnce(io::Error) -> FarError {
+        move |cause| FarError::read(path, cause)
+    }
+
+    /// Converts the failure of writing `path`, for `map_err`.
+    pub(crate) fn writing(path: &Path) -> impl FnOnce(io::Error) -> FarError {
+        move |cause| FarError::write(path, cause)
+    }
+
     /// The failure as an error of a reader. No local disk causes it.
     pub(crate) fn of_reader(&self) -> io::Error {
         io::Error::other(Remedied(self.to_string()))

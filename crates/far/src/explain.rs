@@ -16,14 +16,13 @@ impl FarOrigin {
             }
             HttpFailure::Status { url, status, code, .. } => (url, status, code),
         };
-        let bucket = || self.address.in_bucket(file).map_or("", |(bucket, _)| bucket).to_owned();
         if let Some(region) = code.strip_prefix(REGION) {
-            return FarError::Region { bucket: bucket(), region: region.to_owned() };
+            return FarError::Region { bucket: self.bucket(file), region: region.to_owned() };
         }
         match (status, code.as_str()) {
             (_, "NoSuchBucket") if self.aws.is_some() => {
                 let host = self.at(file).ok().and_then(|at| at.host().map(str::to_owned));
-                FarError::NoBucket { bucket: bucket(), host: host.unwrap_or_default() }
+                FarError::NoBucket { bucket: self.bucket(file), host: host.unwrap_or_default() }
             }
             (404 | 410, _) if file == MANIFEST_FILE => {
                 FarError::NoManifest { address: self.address.to_string() }
@@ -43,6 +42,14 @@ impl FarOrigin {
                 FarError::Elsewhere { url, status, advice }
             }
             _ => FarError::Status { url, status, code },
+        }
+    }
+
+    /// Name of the bucket; empty for a web server.
+    fn bucket(&self, file: &str) -> String {
+        match self.address.in_bucket(file) {
+            Some((bucket, _)) => bucket.to_owned(),
+            None => String::new(),
         }
     }
 

@@ -1,7 +1,6 @@
 //! A model whose shards are in object storage.
 
 use std::io::{self, Read};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -52,14 +51,14 @@ impl Far {
     pub fn open(origin: FarOrigin, options: &FarOptions) -> Result<Far, FarError> {
         let cache = options.cache.clone().or_else(|| Some(user_cache()?.join("far")));
         let root = cache.ok_or(FarError::NoCache)?;
-        create_private_dir(&root).map_err(|e| FarError::write(&root, e))?;
+        create_private_dir(&root).map_err(FarError::writing(&root))?;
         let longest = options.manifest.map_or(MAX_MANIFEST_BYTES, |it| it.min(MAX_MANIFEST_BYTES));
         let (json, manifest, is_new) = manifest(&origin, &root, longest)?;
         let place = ModelPlace::open(&root, &short(&json), Arc::new(manifest), options.limit)?;
         let path = place.files.join(MANIFEST_FILE);
         // Another one is of a crash.
         if read_within(&path, longest).as_ref() != Some(&json) {
-            replace(&path, &json).map_err(|e| FarError::write(&path, e))?;
+            replace(&path, &json).map_err(FarError::writing(&path))?;
         }
         drop(json);
         small_files(&origin, &place)?;
@@ -70,7 +69,7 @@ impl Far {
         let shared = Arc::new(FetchShared { origin, place, queue });
         let downloads = Arc::new(Downloads::new(Arc::clone(&shared)));
         let far = Far { shared, downloads };
-        far.shared.queue.set_ahead(far.cells(&mut |piece| is_always_needed(far.manifest(), piece)));
+        far.shared.queue.set_ahead(far.cells(&|piece| is_always_needed(far.manifest(), piece)));
         far.wish(&[]);
         Ok(far)
     }
@@ -92,19 +91,26 @@ impl Far {
 
     /// Cells of the pieces for which `wanted` is true, without their stand-ins, in the order of the
     /// manifest.
-    fn cells(&self, wanted: &mut dyn FnMut(&Piece) -> bool) -> Vec<u32> {
-        let pieces = self.manifest().pieces.iter();
-        pieces.filter(|piece| wanted(piece)).flat_map(|piece| self.of(piece)).collect()
+    fn cells(&self, wanted: &dyn Fn(&Piece) -> bool) -> Vec<u32> {
+        let mut cells = Vec::new();
+        for piece in &self.manifest().pieces {
+            if wanted(piece) {
+                cells.extend(self.of(piece));
+            }
+        }
+        cells
     }
 
     /// Cells of a piece.
     fn of(&self, piece: &Piece) -> Vec<u32> {
         let FetchShared { place, .. } = &*self.shared;
-        let mut ranges: Vec<Range<u32>> = Vec::new();
-        for part in piece.tensors.iter().flat_map(|tensor| &tensor.parts) {
-            ranges.push(place.cells.within(&place.manifest, part.file, part.offset, part.len));
+        let mut cells: Vec<u32> = Vec::new();
+        for tensor in &piece.tensors {
+            for part in &tensor.parts {
+                let manifest = &place.manifest;
+                cells.extend(place.cells.within(manifest, part.file, part.offset, part.len));
+            }
         }
-        let mut cells: Vec<u32> = ranges.into_iter().flatten().collect();
         cells.sort_unstable();
         cells.dedup();
         cells
@@ -133,13 +139,19 @@ impl Supply for Far {
 
     fn wish(&self, pieces: &[PieceId]) {
         let manifest = self.manifest();
-        let wished = pieces.iter().filter_map(|&id| manifest.piece(id));
-        let mut cells: Vec<u32> = wished.flat_map(|piece| self.of(piece)).collect();
-        cells.extend(self.cells(&mut |piece| piece.id.kind() != PieceKind::Extra));
+        let mut wished = Vec::new();
+        for piece in pieces.iter().filter_map(|&id| manifest.piece(id)) {
+            wished.extend(self.of(piece));
+        }
+        wished.extend(self.cells(&|piece| piece.id.kind() != PieceKind::Extra));
         let mut seen = vec![false; self.shared.place.cells.len() as usize];
-        cells.retain(|&cell| {
-            seen.get_mut(cell as usize).is_some_and(|seen| !std::mem::replace(seen, true))
-        });
+        let mut cells = Vec::new();
+        for cell in wished {
+            if let Some(seen @ false) = seen.get_mut(cell as usize) {
+                *seen = true;
+                cells.push(cell);
+            }
+        }
         self.shared.queue.set_later(cells);
     }
 }
@@ -164,52 +176,68 @@ fn manifest(
 ) -> Result<(Vec<u8>, Manifest, bool), FarError> {
     let address = origin.address().to_string();
     let known = root.join(format!("{}.address", short(address.as_bytes())));
-    let parsed = |json: Vec<u8>| match Manifest::from_json(&json) {
-        Ok(manifest) => Ok((json, manifest)),
-        Err(reason) => Err(FarError::Manifest { address: address.clone(), reason }),
-    };
-    let kept = read_within(&known, MAX_KNOWN).and_then(|text| String::from_utf8(text).ok());
-    let kept = kept.as_deref().and_then(|text| text.split_once('\n'));
-    let kept = kept.and_then(|(key, tag)| {
-        let path = root.join(key).join("files").join(MANIFEST_FILE);
-        let json = read_within(&path, longest).filter(|json| short(json) == key)?;
-        Some((parsed(json).ok()?, tag.to_owned()))
-    });
-    let (kept, tag) = kept.map_or((None, None), |(kept, tag)| (Some(kept), Some(tag)));
-    let tag = tag.filter(|tag| !tag.is_empty());
+    let kept = kept_manifest(root, &known, longest);
+    let tag = kept.as_ref().and_then(|kept| kept.tag.as_deref()).filter(|tag| !tag.is_empty());
     // With a cached manifest, fewer attempts are enough.
     let attempts = if kept.is_some() { 2 } else { ATTEMPTS };
-    let read = || {
-        let read = origin.read_within(attempts, MANIFEST_FILE, longest, tag.as_deref())?;
-        let whole = |(json, tag)| parsed(json).map(|(json, manifest)| (json, manifest, tag));
-        read.map(whole).transpose()
-    };
-    let read = match read() {
+    let read = match request_manifest(origin, attempts, longest, tag) {
         // The manifest may have been damaged in transit.
         Err(FarError::Manifest { reason, .. }) => {
             info!("wrong bytes of {} ({reason}); again", origin.render(MANIFEST_FILE));
-            read()
+            request_manifest(origin, attempts, longest, tag)
         }
         read => read,
     };
     match (read, kept) {
-        (Ok(None), Some((json, manifest))) => Ok((json, manifest, false)),
-        (Ok(Some((json, manifest, tag))), _) => {
-            let plain = |tag: &String| tag.chars().all(|c| c.is_ascii_graphic());
-            let tag = tag.filter(plain).unwrap_or_default();
+        (Ok(None), Some(kept)) => Ok((kept.json, kept.manifest, false)),
+        (Ok(Some(TaggedManifest { json, manifest, tag })), _) => {
+            let tag = tag.unwrap_or_default();
+            let tag = if tag.chars().all(|c| c.is_ascii_graphic()) { &*tag } else { "" };
             // Without this record, the manifest is read again.
             let _ = replace(&known, format!("{}\n{tag}", short(&json)).as_bytes());
             Ok((json, manifest, true))
         }
         (Err(error @ (FarError::Connection { .. } | FarError::Status { .. })), Some(kept)) => {
             info!("{error}; the manifest that is here will do");
-            Ok((kept.0, kept.1, false))
+            Ok((kept.json, kept.manifest, false))
         }
         (Err(error), _) => Err(error),
         (Ok(None), None) => {
             let reason = "it has not changed, although nothing was known of it".to_owned();
             Err(FarError::Answer { url: origin.render(MANIFEST_FILE), reason })
         }
+    }
+}
+
+/// A manifest, and the tag by which the server identifies its contents.
+struct TaggedManifest {
+    json: Vec<u8>,
+    manifest: Manifest,
+    tag: Option<String>,
+}
+
+/// The cached manifest of an address, by the record `known` about it.
+fn kept_manifest(root: &Path, known: &Path, longest: u64) -> Option<TaggedManifest> {
+    let text = String::from_utf8(read_within(known, MAX_KNOWN)?).ok()?;
+    let (key, tag) = text.split_once('\n')?;
+    let path = root.join(key).join("files").join(MANIFEST_FILE);
+    let json = read_within(&path, longest).filter(|json| short(json) == key)?;
+    let manifest = Manifest::from_json(&json).ok()?;
+    Some(TaggedManifest { json, manifest, tag: Some(tag.to_owned()) })
+}
+
+/// Requests the manifest, unless it still has this tag.
+fn request_manifest(
+    origin: &FarOrigin,
+    attempts: u32,
+    longest: u64,
+    tag: Option<&str>,
+) -> Result<Option<TaggedManifest>, FarError> {
+    let read = origin.read_within(attempts, MANIFEST_FILE, longest, tag)?;
+    let Some((json, tag)) = read else { return Ok(None) };
+    match Manifest::from_json(&json) {
+        Ok(manifest) => Ok(Some(TaggedManifest { json, manifest, tag })),
+        Err(reason) => Err(FarError::Manifest { address: origin.address().to_string(), reason }),
     }
 }
 
@@ -240,14 +268,16 @@ fn small_files(origin: &FarOrigin, place: &ModelPlace) -> Result<(), FarError> {
             if turn == 2 {
                 return Err(FarError::Damaged { url: origin.render(name), offset: 0 });
             }
-            let read = origin.read(name, len, None)?;
+            let bytes = match origin.read(name, len, None)? {
+                Some((bytes, _)) => bytes,
+                None => Vec::new(),
+            };
             let path = place.files.join(name);
-            let bytes = read.map_or(Vec::new(), |(bytes, _)| bytes);
             if bytes.len() as u64 != len {
                 let found = bytes.len() as u64;
                 return Err(FarError::Length { url: origin.render(name), expected: len, found });
             }
-            replace(&path, &bytes).map_err(|e| FarError::write(&path, e))?;
+            replace(&path, &bytes).map_err(FarError::writing(&path))?;
         }
     }
     Ok(())

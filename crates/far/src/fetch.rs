@@ -61,10 +61,6 @@ impl FetchShared {
 
     /// Downloads a cell, unless it is cached or another process downloads it.
     fn fetch(&self, cell: u32, reason: Reason, buffer: &mut [u8]) -> Result<(), Failed> {
-        let failed = |error: FarError| match &error {
-            FarError::Write { cause, .. } if is_full(cause.kind()) => Failed::NoRoom,
-            _ => Failed::Error(Arc::new(error)),
-        };
         let FetchShared { place, .. } = self;
         if place.record.has(cell) {
             return Ok(());
@@ -78,9 +74,11 @@ impl FetchShared {
             return Err(Failed::NoRoom);
         }
         let brought = self.bring(cell, span, buffer).and_then(|file| {
-            let refused = |e| FarError::write(&place.path(span.file), e);
-            settle(&file, span).map_err(refused)?;
-            place.record.set(cell, place.record.tick()).map_err(refused)
+            settle(&file, span).map_err(FarError::writing(&place.path(span.file)))?;
+            place
+                .record
+                .set(cell, place.record.tick())
+                .map_err(FarError::writing(&place.path(span.file)))
         });
         brought.inspect_err(|_| place.release(span)).map_err(failed)
     }
@@ -177,29 +175,28 @@ impl FetchShared {
     ) -> Result<(), FetchStop> {
         let FileEntry { path: name, len } = self.entry(file);
         let asked = ByteRange(range.start, Some(range.end - 1));
-        let mut reply =
-            self.origin.get(name, Some(asked), None).map_err(|failure| match failure {
-                // The range begins after the end of the file.
-                HttpFailure::Status { status: 416, url, .. } => {
-                    FetchStop::Far(FarError::Length { url, expected: *len, found: 0 })
-                }
-                failure => FetchStop::Http(failure),
-            })?;
+        let mut reply = match self.origin.get(name, Some(asked), None) {
+            Ok(reply) => reply,
+            // The range begins after the end of the file.
+            Err(HttpFailure::Status { status: 416, url, .. }) => {
+                return Err(FetchStop::Far(FarError::Length { url, expected: *len, found: 0 }));
+            }
+            Err(failure) => return Err(FetchStop::Http(failure)),
+        };
         let mut at = self.first(&reply, name, *len, &range)?;
-        let broken =
-            |reason: String| HttpFailure::Connection { url: self.origin.render(name), reason };
         let mut body = self.origin.http().body(&mut reply);
         while at < range.end {
             let skips = at < range.start;
             let left = if skips { range.start - at } else { range.end - at };
             let most = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
             let got = match body.read(&mut buffer[..most]) {
+                Ok(got) => got,
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                got => got.map_err(|e| broken(e.to_string()))?,
+                Err(e) => return Err(self.broken(name, e.to_string())),
             };
             if got == 0 {
                 let missing = range.end - at;
-                return Err(broken(format!("the answer ends {missing} bytes early")).into());
+                return Err(self.broken(name, format!("the answer ends {missing} bytes early")));
             }
             self.origin.count(got);
             if !skips {
@@ -212,6 +209,11 @@ impl FetchShared {
         Ok(())
     }
 
+    /// The end of an attempt whose connection broke.
+    fn broken(&self, name: &str, reason: String) -> FetchStop {
+        FetchStop::Http(HttpFailure::Connection { url: self.origin.render(name), reason })
+    }
+
     /// The offset of the first byte of an answer.
     fn first(
         &self,
@@ -220,37 +222,51 @@ impl FetchShared {
         len: u64,
         range: &Range<u64>,
     ) -> Result<u64, FetchStop> {
-        let url = || self.origin.render(name);
-        let wrong = |reason: &str| HttpFailure::Answer { url: url(), reason: reason.to_owned() };
+        let url = self.origin.render(name);
         if reply.status() != StatusCode::PARTIAL_CONTENT {
             let found = text(reply.headers(), header::CONTENT_LENGTH.as_str());
-            if let Some(found) = found.and_then(|found| found.parse().ok()).filter(|it| *it != len)
+            if let Some(found) = found.and_then(|found| found.parse().ok())
+                && found != len
             {
-                return Err(FetchStop::Far(FarError::Length { url: url(), expected: len, found }));
+                return Err(FetchStop::Far(FarError::Length { url, expected: len, found }));
             }
-            return match range.start <= SKIPPED {
-                true => Ok(0),
-                false => Err(wrong("it serves whole files only, and no ranges of them").into()),
-            };
+            if range.start <= SKIPPED {
+                return Ok(0);
+            }
+            let reason = "it serves whole files only, and no ranges of them".to_owned();
+            return Err(FetchStop::Http(HttpFailure::Answer { url, reason }));
         }
         let found = text(reply.headers(), header::CONTENT_RANGE.as_str()).unwrap_or("");
-        let parts = found.strip_prefix("bytes ").and_then(|rest| {
-            let (bytes, total) = rest.split_once('/')?;
-            let (first, last) = bytes.split_once('-')?;
-            Some((first.parse::<u64>().ok()?, last.parse::<u64>().ok()?, total.parse::<u64>().ok()))
-        });
-        match parts {
-            Some((_, _, Some(total))) if total != len => {
-                Err(FetchStop::Far(FarError::Length { url: url(), expected: len, found: total }))
+        match content_range(found) {
+            Some((_, _, Some(found))) if found != len => {
+                Err(FetchStop::Far(FarError::Length { url, expected: len, found }))
             }
             Some((first, last, _)) if first == range.start && last == range.end - 1 => Ok(first),
-            _ => Err(wrong("another range than the one that was asked for").into()),
+            _ => {
+                let reason = "another range than the one that was asked for".to_owned();
+                Err(FetchStop::Http(HttpFailure::Answer { url, reason }))
+            }
         }
     }
 
     pub(crate) fn entry(&self, file: u32) -> &FileEntry {
         static NONE: FileEntry = FileEntry { path: String::new(), len: 0 };
         self.place.manifest.files.get(file as usize).unwrap_or(&NONE)
+    }
+}
+
+/// First and last byte of a `Content-Range`, and the length of the file if it is known.
+fn content_range(header: &str) -> Option<(u64, u64, Option<u64>)> {
+    let (bytes, total) = header.strip_prefix("bytes ")?.split_once('/')?;
+    let (first, last) = bytes.split_once('-')?;
+    Some((first.parse().ok()?, last.parse().ok()?, total.parse().ok()))
+}
+
+/// The failure of a cell. A full disk counts as a full cache.
+fn failed(error: FarError) -> Failed {
+    match &error {
+        FarError::Write { cause, .. } if is_full(cause.kind()) => Failed::NoRoom,
+        _ => Failed::Error(Arc::new(error)),
     }
 }
 

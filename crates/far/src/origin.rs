@@ -136,12 +136,13 @@ impl FarOrigin {
                 Ok(_) => Ok(Some((bytes, tag))),
             }
         });
-        read.map_err(|failure| match is_longer && file == MANIFEST_FILE {
-            true if limit < MAX_MANIFEST_BYTES => {
-                FarError::LongManifest { address: self.address.to_string(), limit }
+        match read {
+            Ok(read) => Ok(read),
+            Err(_) if is_longer && file == MANIFEST_FILE && limit < MAX_MANIFEST_BYTES => {
+                Err(FarError::LongManifest { address: self.address.to_string(), limit })
             }
-            _ => self.explained(failure, file),
-        })
+            Err(failure) => Err(self.explained(failure, file)),
+        }
     }
 
     /// Makes one request for a file or a range of it. The reply's status is 200 or 206, or 304 with
@@ -195,18 +196,17 @@ impl FarOrigin {
         let mut at = from.clone();
         let mut reply = reply;
         for _ in 0..REDIRECTS {
-            let answer = |problem: &str| HttpFailure::Answer {
-                url: render(&at),
-                reason: format!("it redirects {problem}"),
-            };
             let to = text(reply.headers(), header::LOCATION.as_str()).unwrap_or("");
-            let next = joined(&at, to).ok_or_else(|| answer("to an address that is none"))?;
+            let Some(next) = joined(&at, to) else {
+                return Err(bad_redirect(&at, "to an address that is none"));
+            };
             if at.scheme_str() == Some("https") && next.scheme_str() != Some("https") {
-                return Err(answer("to an address without encryption"));
+                return Err(bad_redirect(&at, "to an address without encryption"));
             }
             let url = next.to_string();
             if next.scheme_str() == Some("http") && check_private(&url, "").is_err() {
-                return Err(answer("to one that is not encrypted, and not in a private network"));
+                let problem = "to one that is not encrypted, and not in a private network";
+                return Err(bad_redirect(&at, problem));
             }
             reply = self.http.get(&next, bytes, &[])?;
             at = next;
@@ -214,7 +214,7 @@ impl FarOrigin {
                 return Ok(reply);
             }
         }
-        Err(HttpFailure::Answer { url: render(&at), reason: "it redirects in a circle".to_owned() })
+        Err(bad_redirect(&at, "in a circle"))
     }
 
     /// Makes a request, and repeats it once if the answer shows that the clock or the region was
@@ -332,6 +332,11 @@ impl FarOrigin {
     }
 }
 
+/// The failure for a redirect from an address.
+fn bad_redirect(from: &Uri, problem: &str) -> HttpFailure {
+    HttpFailure::Answer { url: render(from), reason: format!("it redirects {problem}") }
+}
+
 /// The time after which a connection counts as silent.
 fn silence(get: impl Fn(&str) -> Option<OsString>) -> Result<Duration, FarError> {
     let typed = get(SILENCE_VARIABLE).filter(|value| !value.is_empty());
@@ -348,17 +353,20 @@ fn silence(get: impl Fn(&str) -> Option<OsString>) -> Result<Duration, FarError>
 /// The reason in an answer of S3, `<Code>`. An expired signature has no code of its own, so a word
 /// is added for it.
 fn reason(body: &str) -> String {
-    let element = |name: &str| {
-        let (_, rest) = body.split_once(&format!("<{name}>"))?;
-        Some(rest.split_once('<')?.0)
-    };
-    let plain = |c: &char| c.is_ascii_alphanumeric();
-    let code: String = element("Code").unwrap_or("").chars().filter(plain).take(LONGEST).collect();
-    let message = element("Message").unwrap_or("").to_ascii_lowercase();
+    let code = element(body, "Code").unwrap_or("").chars();
+    let code: String = code.filter(char::is_ascii_alphanumeric).take(LONGEST).collect();
+    let message = element(body, "Message").unwrap_or("").to_ascii_lowercase();
     match code.is_empty() || code.contains("Expired") || !message.contains("expired") {
         true => code,
         false => format!("{code}, expired"),
     }
+}
+
+/// The text of the first element of XML with this name.
+fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
+    let (_, rest) = xml.split_once(&format!("<{name}>"))?;
+    let (text, _) = rest.split_once('<')?;
+    Some(text)
 }
 
 #[cfg(test)]

@@ -63,10 +63,9 @@ impl ModelPlace {
         let dir = root.join(key);
         let files = dir.join("files");
         let locks = dir.join("locks");
-        let refused = |e| FarError::write(&dir, e);
-        let (used, alone) = claim(&dir, &[&files, &locks]).map_err(refused)?;
+        let (used, alone) = claim(&dir, &[&files, &locks]).map_err(FarError::writing(&dir))?;
         let cells = Cells::of(&manifest);
-        let record = CellRecord::open(&dir, cells.len()).map_err(refused)?;
+        let record = CellRecord::open(&dir, cells.len()).map_err(FarError::writing(&dir))?;
         let free = free_space(&dir)?.unwrap_or(u64::MAX);
         let place = ModelPlace {
             root: root.to_owned(),
@@ -81,13 +80,13 @@ impl ModelPlace {
             _used: used,
         };
         if alone {
-            place.count().map_err(refused)?;
+            place.count().map_err(FarError::writing(&dir))?;
         }
         // Where a lock cannot change, it is given up first.
         if cfg!(windows) && alone {
-            place._used.unlock().map_err(refused)?;
+            place._used.unlock().map_err(FarError::writing(&dir))?;
         }
-        wait_shared(&place._used).map_err(refused)?;
+        wait_shared(&place._used).map_err(FarError::writing(&dir))?;
         make_room(root, key, place.limit);
         Ok(place)
     }
@@ -96,8 +95,13 @@ impl ModelPlace {
     fn count(&self) -> io::Result<()> {
         let ledger = self.record.ledger()?;
         let uses = self.record.uses(0..self.cells.len())?;
-        let there = (0u32..).zip(uses).filter(|(_, used)| *used > 0);
-        ledger.set(there.map(|(cell, _)| self.span(cell).len()).sum())
+        let mut bytes = 0;
+        for (cell, used) in (0u32..).zip(uses) {
+            if used > 0 {
+                bytes += self.span(cell).len();
+            }
+        }
+        ledger.set(bytes)
     }
 
     pub(crate) fn span(&self, cell: u32) -> CellSpan {
@@ -113,13 +117,14 @@ impl ModelPlace {
     /// Opens a file for writing. A new file has its final length, and no bytes.
     pub(crate) fn file(&self, file: u32) -> Result<File, FarError> {
         let path = self.path(file);
-        let refused = |e| FarError::write(&path, e);
         let parent = path.parent().unwrap_or(&self.files);
-        create_private_dir(parent).map_err(|e| FarError::write(parent, e))?;
-        let open = create(&path).map_err(refused)?;
+        create_private_dir(parent).map_err(FarError::writing(parent))?;
+        let open = create(&path).map_err(FarError::writing(&path))?;
         let len = self.manifest.files.get(file as usize).map_or(0, |entry| entry.len);
-        if open.metadata().map_err(refused)?.len() != len {
-            make_sparse(&open).and_then(|()| open.set_len(len)).map_err(refused)?;
+        if open.metadata().map_err(FarError::writing(&path))?.len() != len {
+            make_sparse(&open)
+                .and_then(|()| open.set_len(len))
+                .map_err(FarError::writing(&path))?;
         }
         Ok(open)
     }
@@ -127,9 +132,8 @@ impl ModelPlace {
     /// Locks a cell against other processes, until the file is dropped.
     pub(crate) fn lock(&self, cell: u32) -> Result<File, FarError> {
         let path = self.locks.join((cell % LOCKS).to_string());
-        let refused = |e| FarError::write(&path, e);
-        let file = create(&path).map_err(refused)?;
-        wait_alone(&file).map_err(refused)?;
+        let file = create(&path).map_err(FarError::writing(&path))?;
+        wait_alone(&file).map_err(FarError::writing(&path))?;
         Ok(file)
     }
 
@@ -142,8 +146,7 @@ impl ModelPlace {
     /// Reserves disk space for a cell, and counts it. False if there is none. Other cells are
     /// dropped only if `others_go`.
     pub(crate) fn reserve(&self, span: CellSpan, others_go: bool) -> Result<bool, FarError> {
-        let refused = |e| FarError::write(&self.files, e);
-        let ledger = self.record.ledger().map_err(refused)?;
+        let ledger = self.record.ledger().map_err(FarError::writing(&self.files))?;
         let free = free_space(&self.files)?.unwrap_or(u64::MAX);
         let mut bytes = ledger.bytes();
         let limit = self.share();
@@ -155,14 +158,15 @@ impl ModelPlace {
             }
             let slack = limit.min(bytes) / SLACK;
             let wanted = over(bytes).max(short).saturating_add(slack);
-            let freed = self.drop_cells(wanted, span.file).map_err(refused)?;
+            let freed =
+                self.drop_cells(wanted, span.file).map_err(FarError::writing(&self.files))?;
             bytes = bytes.saturating_sub(freed);
-            ledger.set(bytes).map_err(refused)?;
+            ledger.set(bytes).map_err(FarError::writing(&self.files))?;
             if over(bytes) > 0 || freed < short {
                 return Ok(false);
             }
         }
-        ledger.set(bytes + span.len()).map_err(refused)?;
+        ledger.set(bytes + span.len()).map_err(FarError::writing(&self.files))?;
         Ok(true)
     }
 
@@ -173,13 +177,16 @@ impl ModelPlace {
             return self.limit;
         }
         let own = self.files.parent();
-        let places = self.root.read_dir().into_iter().flatten().flatten();
-        let others = places.map(|entry| entry.path()).filter(|path| Some(path.as_path()) != own);
         let mut models = 1;
         let mut left = self.limit;
-        for bytes in others.filter_map(|path| CellRecord::bytes_in(&path)) {
-            models += 1;
-            left = left.saturating_sub(bytes);
+        for entry in self.root.read_dir().into_iter().flatten().flatten() {
+            let path = entry.path();
+            if Some(path.as_path()) != own
+                && let Some(bytes) = CellRecord::bytes_in(&path)
+            {
+                models += 1;
+                left = left.saturating_sub(bytes);
+            }
         }
         left.max(self.limit / models)
     }
@@ -196,9 +203,11 @@ impl ModelPlace {
         let ledger = self.record.ledger()?;
         let uses = self.record.uses(cells.clone())?;
         let mut bytes = ledger.bytes();
-        for (cell, _) in cells.zip(uses).filter(|(_, used)| *used > 0) {
-            self.record.set(cell, 0)?;
-            bytes = bytes.saturating_sub(self.span(cell).len());
+        for (cell, used) in cells.zip(uses) {
+            if used > 0 {
+                self.record.set(cell, 0)?;
+                bytes = bytes.saturating_sub(self.span(cell).len());
+            }
         }
         ledger.set(bytes)
     }
@@ -208,10 +217,14 @@ impl ModelPlace {
     fn drop_cells(&self, wanted: u64, except: u32) -> io::Result<u64> {
         let uses = self.record.uses(0..self.cells.len())?;
         let mut files: Vec<(u32, u32)> = Vec::new();
-        for file in (0..self.cells.files()).filter(|&file| file != except) {
+        for file in 0..self.cells.files() {
             let all = self.cells.of_file(file);
             let used = uses[all.start as usize..all.end as usize].iter().copied().max();
-            files.extend(used.filter(|&used| used > 0).map(|used| (used, file)));
+            if let Some(used @ 1..) = used
+                && file != except
+            {
+                files.push((used, file));
+            }
         }
         files.sort_unstable();
         let mut freed = 0;
@@ -229,7 +242,9 @@ impl ModelPlace {
             let len = self.manifest.files.get(file as usize).map_or(0, |entry| entry.len);
             if !punch(&self.path(file), &spans, len)? {
                 // Cells that were downloaded in the meantime are dropped, too.
-                all.clone().try_for_each(|cell| self.record.set(cell, 0))?;
+                for cell in all {
+                    self.record.set(cell, 0)?;
+                }
             }
             debug!("`{}` went to make room", self.path(file).display());
             let bytes: u64 = spans.iter().map(CellSpan::len).sum();
@@ -256,7 +271,9 @@ impl ModelPlace {
 /// model. It is then locked exclusively until the lock is made shared.
 fn claim(dir: &Path, below: &[&Path]) -> io::Result<(File, bool)> {
     loop {
-        below.iter().try_for_each(|dir| create_private_dir(dir))?;
+        for dir in below {
+            create_private_dir(dir)?;
+        }
         let path = dir.join(USED);
         let used = create(&path)?;
         let alone = used.try_lock().is_ok();

@@ -1,6 +1,6 @@
 //! Uploads a directory of shards to object storage.
 
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +14,7 @@ use sws_hub::http::{ATTEMPTS, ByteRange, HttpFailure, text};
 use sws_os::file::read_exact_at;
 use sws_shard::verify;
 use tracing::info;
-use ureq::http::{HeaderName, StatusCode, header};
+use ureq::http::{StatusCode, header};
 
 use crate::key::{finished, sha256};
 use crate::{FarError, FarOrigin};
@@ -77,8 +77,8 @@ pub fn push(what: &Push<'_>, report: &(dyn Fn(PushStep) + Sync)) -> Result<Pushe
     let manifest = Manifest::load(dir)?;
     let path = dir.join(MANIFEST_FILE);
     let mut json = Vec::new();
-    let file = open_regular(&path).map_err(|e| FarError::read(&path, e))?;
-    file.take(MAX_MANIFEST_BYTES).read_to_end(&mut json).map_err(|e| FarError::read(&path, e))?;
+    let file = open_regular(&path).map_err(FarError::reading(&path))?;
+    file.take(MAX_MANIFEST_BYTES).read_to_end(&mut json).map_err(FarError::reading(&path))?;
     let learned = learned.map(learned_job).transpose()?;
     let mut jobs = jobs(dir, &manifest)?;
     let bytes = jobs.iter().map(|job| job.len).sum::<u64>() + json.len() as u64;
@@ -86,7 +86,9 @@ pub fn push(what: &Push<'_>, report: &(dyn Fn(PushStep) + Sync)) -> Result<Pushe
     match to.read(MANIFEST_FILE, MAX_MANIFEST_BYTES, None) {
         Ok(Some((there, _))) if there == json && again => {}
         Ok(Some((there, _))) if there == json => {
-            learned.map_or(Ok(()), |learned| learned.send(to, moved))?;
+            if let Some(learned) = learned {
+                learned.send(to, moved)?;
+            }
             return Ok(Pushed { there: true, ..pushed });
         }
         Ok(_) => return Err(FarError::Occupied { address: to.address().to_string() }),
@@ -130,8 +132,8 @@ pub fn push(what: &Push<'_>, report: &(dyn Fn(PushStep) + Sync)) -> Result<Pushe
 }
 
 fn learned_job(path: &Path) -> Result<PushFile, FarError> {
-    let file = open_regular(path).map_err(|e| FarError::read(path, e))?;
-    let len = file.metadata().map_err(|e| FarError::read(path, e))?.len().min(MAX_LEARNED_BYTES);
+    let file = open_regular(path).map_err(FarError::reading(path))?;
+    let len = file.metadata().map_err(FarError::reading(path))?.len().min(MAX_LEARNED_BYTES);
     Ok(PushFile { name: LEARNED_FILE.to_owned(), path: path.to_owned(), len })
 }
 
@@ -140,8 +142,9 @@ fn jobs(dir: &Path, manifest: &Manifest) -> Result<Vec<PushFile>, FarError> {
     let mut jobs = Vec::new();
     for copy in &manifest.copies {
         let path = dir.join(&copy.path);
-        let missing = || SmallFileError::Missing { path: path.clone() };
-        manifest.read_small(dir, &copy.path, None)?.ok_or_else(missing)?;
+        if manifest.read_small(dir, &copy.path, None)?.is_none() {
+            return Err(SmallFileError::Missing { path }.into());
+        }
         jobs.push(PushFile { name: copy.path.clone(), len: copy.len, path });
     }
     for file in &manifest.files {
@@ -156,13 +159,12 @@ fn jobs(dir: &Path, manifest: &Manifest) -> Result<Vec<PushFile>, FarError> {
 
 impl PushFile {
     fn send(&self, to: &FarOrigin, moved: &(dyn Fn(u64) + Sync)) -> Result<(), FarError> {
-        let refused = |e| FarError::read(&self.path, e);
-        let file = open_regular(&self.path).map_err(refused)?;
+        let file = open_regular(&self.path).map_err(FarError::reading(&self.path))?;
         let mut file = file.take(self.len);
         let mut hash = Context::new(&SHA256);
         let mut buffer = vec![0; BUFFER];
         loop {
-            match file.read(&mut buffer).map_err(refused)? {
+            match file.read(&mut buffer).map_err(FarError::reading(&self.path))? {
                 0 => break,
                 read => hash.update(&buffer[..read]),
             }
@@ -170,10 +172,10 @@ impl PushFile {
         let hash = finished(hash.finish());
         let mut end = vec![0; self.len.min(END) as usize];
         let at = self.len - end.len() as u64;
-        read_exact_at(&file.into_inner(), &mut end, at).map_err(refused)?;
+        read_exact_at(&file.into_inner(), &mut end, at).map_err(FarError::reading(&self.path))?;
         let what = What { name: &self.name, len: self.len, hash: &hash, end: &end };
         put(to, &what, moved, &|| {
-            let file = open_regular(&self.path).map_err(refused)?;
+            let file = open_regular(&self.path).map_err(FarError::reading(&self.path))?;
             Ok(Box::new(file.take(self.len)) as Box<dyn Read>)
         })
     }
@@ -212,12 +214,12 @@ fn is_kept(to: &FarOrigin, what: &What<'_>) -> bool {
     let first = len - end.len() as u64;
     let kept = to.http().attempted(ATTEMPTS, &mut |_| {
         let mut reply = to.get(name, Some(ByteRange(first, Some(len.saturating_sub(1)))), None)?;
-        let header = |name: HeaderName| text(reply.headers(), name.as_str());
         let total = match reply.status() {
             StatusCode::PARTIAL_CONTENT => {
-                header(header::CONTENT_RANGE).and_then(|range| range.rsplit('/').next())
+                let range = text(reply.headers(), header::CONTENT_RANGE.as_str());
+                range.and_then(|range| range.rsplit('/').next())
             }
-            _ => header(header::CONTENT_LENGTH),
+            _ => text(reply.headers(), header::CONTENT_LENGTH.as_str()),
         };
         let has_length = total.and_then(|total| total.parse().ok()).is_none_or(|it: u64| it == len);
         if !has_length || (reply.status() != StatusCode::PARTIAL_CONTENT && first > 0) {
@@ -227,9 +229,10 @@ fn is_kept(to: &FarOrigin, what: &What<'_>) -> bool {
         let body = to.http().body(&mut reply);
         let read = body.take(end.len() as u64 + 1).read_to_end(&mut bytes);
         to.count(bytes.len());
-        let broken =
-            |e: io::Error| HttpFailure::Connection { url: to.render(name), reason: e.to_string() };
-        read.map(|_| bytes == end).map_err(broken)
+        match read {
+            Ok(_) => Ok(bytes == end),
+            Err(e) => Err(HttpFailure::Connection { url: to.render(name), reason: e.to_string() }),
+        }
     });
     match kept {
         Ok(kept) => kept,

@@ -90,8 +90,12 @@ impl CellQueue {
         while !state.closing && cells.iter().any(|cell| state.pending.contains(cell)) {
             state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        let failed = cells.iter().find_map(|cell| state.failed.get(cell));
-        failed.cloned().map_or(Ok(()), Err)
+        for cell in cells {
+            if let Some(failed) = state.failed.get(cell) {
+                return Err(failed.clone());
+            }
+        }
+        Ok(())
     }
 
     /// Sets the cells that the first answer needs.

@@ -43,6 +43,11 @@ impl FarReader {
         Ok(missing)
     }
 
+    /// True if no cell is missing.
+    fn is_here(&self, cells: &Range<u32>) -> bool {
+        self.missing(cells.clone()).is_ok_and(|missing| missing.is_empty())
+    }
+
     /// Demands missing cells, and the rest of the file if it is downloaded as a whole.
     fn demand(&self, file: u32, missing: &[u32]) -> io::Result<()> {
         let place = &self.shared.place;
@@ -136,15 +141,14 @@ impl ShardReader for FarReader {
                 let _ = self.demand(read.file, &missing);
             }
         }
-        let obtained = reads.iter().zip(&cells).map(|(read, cells)| self.obtain(read.file, cells));
-        let mut obtained: Vec<io::Result<bool>> = obtained.collect();
+        let mut obtained: Vec<io::Result<bool>> = Vec::with_capacity(reads.len());
+        for (read, cells) in reads.iter().zip(&cells) {
+            obtained.push(self.obtain(read.file, cells));
+        }
         let all_here = obtained.iter().all(|here| matches!(here, Ok(true)));
         let read = all_here
             && self.shared.place.reading(|| {
-                let is_here = |cells: &Range<u32>| {
-                    self.missing(cells.clone()).is_ok_and(|missing| missing.is_empty())
-                };
-                let all_here = cells.iter().all(is_here);
+                let all_here = cells.iter().all(|cells| self.is_here(cells));
                 if all_here {
                     self.local.read_batch(reads);
                 }

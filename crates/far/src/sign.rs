@@ -38,9 +38,13 @@ pub(crate) fn headers(
     headers.push(("x-amz-content-sha256", request.body.to_owned()));
     headers.push(("x-amz-date", time.clone()));
     headers.extend(credentials.token.clone().map(|token| ("x-amz-security-token", token)));
-    let names: Vec<&str> = headers.iter().map(|(name, _)| *name).collect();
+    let mut names = Vec::new();
+    let mut lines = String::new();
+    for (name, value) in &headers {
+        names.push(*name);
+        lines += &format!("{name}:{value}\n");
+    }
     let names = names.join(";");
-    let lines: String = headers.iter().map(|(name, value)| format!("{name}:{value}\n")).collect();
     let SignedRequest { method, path, body, .. } = request;
     let canonical = format!("{method}\n{path}\n\n{lines}\n{names}\n{body}");
     let scope = format!("{day}/{region}/{SERVICE}/aws4_request");

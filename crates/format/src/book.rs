@@ -45,20 +45,19 @@ impl ChecksumBook {
     /// Opens the records of a manifest's files that earlier processes wrote to `folder`. Damaged or
     /// unreadable records are ignored.
     pub fn open(manifest: &Manifest, dir: &Path, folder: Option<PathBuf>) -> ChecksumBook {
-        let records: Vec<Option<PathBuf>> = manifest
-            .files
-            .iter()
-            .map(|file| {
-                let about = FileIdentity::at(&dir.join(&file.path)).ok()?;
-                Some(record_path(&about, folder.as_deref()?))
-            })
-            .collect();
+        let mut records: Vec<Option<PathBuf>> = Vec::with_capacity(manifest.files.len());
         let mut sums = HashMap::new();
-        for (file, record) in records.iter().enumerate() {
-            let entries = record.as_deref().and_then(|path| load(path).ok()).unwrap_or_default();
-            sums.extend(
-                entries.into_iter().map(|(offset, len, sum)| ((file as u32, offset, len), sum)),
-            );
+        for (number, file) in (0..).zip(&manifest.files) {
+            let record = match (FileIdentity::at(&dir.join(&file.path)), &folder) {
+                (Ok(about), Some(folder)) => Some(record_path(&about, folder)),
+                _ => None,
+            };
+            if let Some(record) = &record {
+                for (offset, len, sum) in load(record).unwrap_or_default() {
+                    sums.insert((number, offset, len), sum);
+                }
+            }
+            records.push(record);
         }
         ChecksumBook { records, folder, state: Mutex::new(BookState { sums, unsaved: 0 }) }
     }
@@ -143,17 +142,19 @@ fn load(path: &Path) -> io::Result<Vec<(u64, u64, u64)>> {
     let most = MAGIC.len() + MOST_ENTRIES * ENTRY + 8;
     let mut bytes = Vec::new();
     open_regular(path)?.take(most as u64).read_to_end(&mut bytes)?;
-    let damaged = || io::Error::from(io::ErrorKind::InvalidData);
-    let (body, sum) = bytes.split_last_chunk::<8>().ok_or_else(damaged)?;
-    let entries = body.strip_prefix(MAGIC).ok_or_else(damaged)?;
-    if u64::from_le_bytes(*sum) != checksum(body) || !entries.len().is_multiple_of(ENTRY) {
-        return Err(damaged());
+    let damaged = io::ErrorKind::InvalidData;
+    let (body, sum) = bytes.split_last_chunk::<8>().ok_or(damaged)?;
+    let (entries, rest) = body.strip_prefix(MAGIC).ok_or(damaged)?.as_chunks::<ENTRY>();
+    if u64::from_le_bytes(*sum) != checksum(body) || !rest.is_empty() {
+        return Err(damaged.into());
     }
-    let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |n, &byte| n << 8 | u64::from(byte));
-    Ok(entries
-        .chunks_exact(ENTRY)
-        .map(|e| (number(&e[..8]), number(&e[8..16]), number(&e[16..])))
-        .collect())
+    let mut found = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let numbers = entry.as_chunks::<8>().0;
+        let [offset, len, sum] = [numbers[0], numbers[1], numbers[2]].map(u64::from_le_bytes);
+        found.push((offset, len, sum));
+    }
+    Ok(found)
 }
 
 fn store(path: &Path, entries: &[(u64, u64, u64)]) -> io::Result<()> {

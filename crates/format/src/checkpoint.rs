@@ -293,11 +293,14 @@ pub enum CheckpointError {
 }
 
 impl CheckpointError {
-    fn reading(path: &Path, cause: io::Error) -> CheckpointError {
-        let path = path.to_owned();
-        match cause.kind() {
-            io::ErrorKind::InvalidInput => CheckpointError::NotAFile { path },
-            _ => CheckpointError::Read { path, cause },
+    /// The error for a cause while `path` was read, for `map_err`.
+    fn reading(path: &Path) -> impl Fn(io::Error) -> CheckpointError + Copy {
+        move |cause| {
+            let path = path.to_owned();
+            match cause.kind() {
+                io::ErrorKind::InvalidInput => CheckpointError::NotAFile { path },
+                _ => CheckpointError::Read { path, cause },
+            }
         }
     }
 }

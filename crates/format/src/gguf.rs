@@ -70,13 +70,13 @@ impl Gguf {
         wanted: impl Fn(&str) -> bool,
     ) -> Result<Gguf, GgufError> {
         let mut header = GgufHeader::new(from, file_len);
-        let (version, tensor_count, key_count) = header.start()?;
-        let keys = header.keys(key_count, wanted)?;
-        let raw = tensors::read(&mut header.cursor, tensor_count)?;
+        let start = header.start()?;
+        let keys = header.keys(start.keys, wanted)?;
+        let raw = tensors::read(&mut header.cursor, start.tensors)?;
         let len = header.cursor.at();
         let data_start = len.next_multiple_of(alignment(&keys)?);
         let tensors = tensors::check(raw, alignment(&keys)?, data_start, file_len)?;
-        Ok(Gguf { version, keys, tensors, len })
+        Ok(Gguf { version: start.version, keys, tensors, len })
     }
 
     /// Reads the keys of a header whose tensors are elsewhere, or not needed.
@@ -86,8 +86,8 @@ impl Gguf {
         wanted: impl Fn(&str) -> bool,
     ) -> Result<BTreeMap<String, Value>, GgufError> {
         let mut header = GgufHeader::new(from, header_len);
-        let (_, _, key_count) = header.start()?;
-        header.keys(key_count, wanted)
+        let start = header.start()?;
+        header.keys(start.keys, wanted)
     }
 
     /// The wanted lists of a header in memory, by key. They are not copied.
@@ -96,9 +96,8 @@ impl Gguf {
         wanted: impl Fn(&str) -> bool,
     ) -> Result<BTreeMap<String, GgufList<'a>>, GgufError> {
         let mut header = GgufHeader::new(bytes, bytes.len() as u64);
-        let (_, _, key_count) = header.start()?;
         let mut lists = BTreeMap::new();
-        for _ in 0..key_count {
+        for _ in 0..header.start()?.keys {
             let (name, kind) = header.name()?;
             let start = header.cursor.at() as usize;
             header.value(kind, false, 0).map_err(|error| error.of_key(&name))?;
@@ -117,8 +116,19 @@ impl Gguf {
 /// The alignment of tensors, from the keys.
 fn alignment(keys: &BTreeMap<String, Value>) -> Result<u64, GgufError> {
     let Some(value) = keys.get("general.alignment") else { return Ok(32) };
-    let fits = |align: &u64| align.is_power_of_two() && *align <= MAX_ALIGNMENT;
-    value.as_u64().filter(fits).ok_or_else(|| GgufError::Alignment(value.to_string()))
+    match value.as_u64() {
+        Some(align) if align.is_power_of_two() && align <= MAX_ALIGNMENT => Ok(align),
+        _ => Err(GgufError::Alignment(value.to_string())),
+    }
+}
+
+/// The first numbers of a header.
+struct GgufStart {
+    version: u32,
+    /// Number of tensors.
+    tensors: u64,
+    /// Number of keys.
+    keys: u64,
 }
 
 struct GgufHeader<R> {
@@ -132,8 +142,7 @@ impl<R: Read> GgufHeader<R> {
         GgufHeader { cursor: GgufCursor::new(from, len), room: MAX_KEPT }
     }
 
-    /// The version, and the numbers of tensors and keys.
-    fn start(&mut self) -> Result<(u32, u64, u64), GgufError> {
+    fn start(&mut self) -> Result<GgufStart, GgufError> {
         let cursor = &mut self.cursor;
         if cursor.left() < 4 || cursor.array("its first bytes")? != *b"GGUF" {
             return Err(GgufError::Foreign);
@@ -154,7 +163,7 @@ impl<R: Read> GgufHeader<R> {
         if keys > most {
             return Err(GgufError::TooMany { what: "keys", count: keys, most });
         }
-        Ok((version, tensors, keys))
+        Ok(GgufStart { version, tensors, keys })
     }
 
     /// The name of the next key, and the type of its value.

@@ -157,18 +157,19 @@ impl FromStr for PieceId {
     type Err = UnknownPiece;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let parsed = match name.split_once('/') {
-            None => parse_kind(name).map(|kind| PieceId { layer: 0, kind }),
-            Some((layer, kind)) => layer
-                .strip_prefix("layer_")
-                .and_then(parse_number)
-                .zip(parse_kind(kind))
-                .map(|(layer, kind)| PieceId { layer, kind }),
-        };
-        parsed
-            .filter(|id| id.kind.in_layer() == name.contains('/'))
-            .ok_or_else(|| UnknownPiece(name.to_owned()))
+        match parse(name) {
+            Some(id) if id.kind.in_layer() == name.contains('/') => Ok(id),
+            _ => Err(UnknownPiece(name.to_owned())),
+        }
     }
+}
+
+fn parse(name: &str) -> Option<PieceId> {
+    let Some((layer, kind)) = name.split_once('/') else {
+        return Some(PieceId { layer: 0, kind: parse_kind(name)? });
+    };
+    let layer = parse_number(layer.strip_prefix("layer_")?)?;
+    Some(PieceId { layer, kind: parse_kind(kind)? })
 }
 
 fn parse_kind(word: &str) -> Option<PieceKind> {
@@ -177,7 +178,10 @@ fn parse_kind(word: &str) -> Option<PieceKind> {
     }
     match word.strip_prefix("expert_") {
         Some(number) => parse_number(number).map(PieceKind::Expert),
-        None => WORDS.iter().find(|(_, w)| *w == word).map(|(kind, _)| *kind),
+        None => {
+            let (kind, _) = WORDS.iter().find(|(_, known)| *known == word)?;
+            Some(*kind)
+        }
     }
 }
 

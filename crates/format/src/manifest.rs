@@ -228,16 +228,10 @@ impl Piece {
         if let Some(stand_in) = &self.stand_in {
             return Some(Cow::Borrowed(&stand_in.tensors));
         }
-        let is_nested = |tensor: &Tensor| tensor.encoding == Some(Encoding::Nested);
-        let top = |tensor: &Tensor| match is_nested(tensor) {
-            true => Tensor {
-                encoding: Some(Encoding::Top),
-                parts: tensor.parts.get(TOP).cloned().into_iter().collect(),
-                ..tensor.clone()
-            },
-            false => tensor.clone(),
-        };
-        self.tensors.iter().any(is_nested).then(|| self.tensors.iter().map(top).collect())
+        if !self.tensors.iter().any(Tensor::is_nested) {
+            return None;
+        }
+        Some(self.tensors.iter().map(Tensor::top).collect())
     }
 
     /// Stored bytes of all tensors, without the stand-in.
@@ -247,6 +241,19 @@ impl Piece {
 }
 
 impl Tensor {
+    fn is_nested(&self) -> bool {
+        self.encoding == Some(Encoding::Nested)
+    }
+
+    /// The top of a nested tensor; another one unchanged.
+    fn top(&self) -> Tensor {
+        if !self.is_nested() {
+            return self.clone();
+        }
+        let parts = self.parts.get(TOP).cloned().into_iter().collect();
+        Tensor { encoding: Some(Encoding::Top), parts, ..self.clone() }
+    }
+
     /// Stored bytes of all parts.
     pub fn stored_bytes(&self) -> u64 {
         self.parts.iter().map(|extent| extent.len).sum()
@@ -351,10 +358,10 @@ mod hex_numbers {
         fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
             let word = Cow::<str>::deserialize(d)?;
             let number = u64::from_str_radix(&word, 16).ok();
-            number
-                .filter(|number| format!("{number:016x}") == word)
-                .map(Hex)
-                .ok_or_else(|| D::Error::custom("a checksum is not 16 hexadecimal digits"))
+            match number {
+                Some(number) if format!("{number:016x}") == word => Ok(Hex(number)),
+                _ => Err(D::Error::custom("a checksum is not 16 hexadecimal digits")),
+            }
         }
     }
 }

@@ -4,28 +4,22 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sws_format::{
-    Checkpoint, CheckpointError, Configuration, Manifest, ShardReader, WeightFile, open_checkpoint,
-    open_regular,
+    Checkpoint, CheckpointError, Configuration, Manifest, ShardReader, WeightFile, open_regular,
 };
 use sws_os::open::no_link;
 use sws_store::DirectReader;
 use tracing::info;
 
+use crate::arrival::ArrivalPlace;
 use crate::cache::remove;
 use crate::digest::matches;
 use crate::download::DownloadWatch;
-use crate::sketch::{agrees, is_intact};
+use crate::sketch::agrees;
 use crate::staging::{SKETCH, WHOLE};
-use crate::{CachedModel, Client, HubError, HubFile, Listing, Staging};
-
-/// Number of sketches made at a time. Each takes some sixty short requests, one after another.
-const SKETCHES: usize = 8;
-/// Number of steps in the progress of a sketch.
-const STEPS: usize = 64;
+use crate::{ArrivalParts, Client, HubError, HubFile, Listing, Staging};
 
 /// A checkpoint whose weight files arrive while they are read.
 #[derive(Debug)]
@@ -33,21 +27,6 @@ pub struct Arriving {
     inner: Box<dyn Checkpoint>,
     files: Arc<ArrivingFiles>,
     room: u64,
-}
-
-/// The parts of an arriving checkpoint.
-#[derive(Clone, Debug)]
-pub struct ArrivalParts {
-    /// The client.
-    pub client: Client,
-    /// The repository.
-    pub listing: Listing,
-    /// Weight files in safetensors, sorted by name.
-    pub weights: Vec<HubFile>,
-    /// The other files.
-    pub small: Vec<HubFile>,
-    /// The model's part of the cache, whose files need no download.
-    pub cached: Option<CachedModel>,
 }
 
 impl Arriving {
@@ -64,61 +43,41 @@ impl Arriving {
         watch: Arc<dyn DownloadWatch + Send>,
         usable: &dyn Fn(&dyn Checkpoint) -> Result<(), String>,
     ) -> Result<Arriving, HubError> {
-        let ArrivalParts { client, listing, weights, small, cached } = arrival;
         let sketch = staging.dir.join(SKETCH);
         let whole = staging.dir.join(WHOLE);
-        staging.begin(&listing)?;
+        staging.begin(&arrival.listing)?;
         for dir in [&sketch, &whole] {
             // A link could lead to a directory with other files, which would be removed.
             if dir.symlink_metadata().is_ok_and(|about| !about.is_dir()) {
                 remove(dir)?;
             }
-            std::fs::create_dir_all(dir).map_err(|e| HubError::write(dir, e))?;
+            std::fs::create_dir_all(dir).map_err(HubError::writing(dir))?;
         }
-        for file in &small {
+        for file in &arrival.small {
             let path = sketch.join(&file.name);
             if !is_whole(&path, file) {
                 remove(&path)?;
                 remove_irregular(&incomplete(&path))?;
-                fetch(&client, &listing, file, &path, &Unwatched)?;
+                fetch(&arrival.client, &arrival.listing, file, &path, &Unwatched)?;
             }
         }
-        let contents = |problem| HubError::Contents { id: listing.id.clone(), problem };
-        let unusable = |reason: String| {
-            // The message should name the file on the hub, not the place of its sketch.
-            let reason = reason.replace(&format!("{}/", sketch.display()), "");
-            contents(format!("cannot be used: {reason}"))
-        };
-        let opened = || {
-            sketches(&client, &listing, &weights, &sketch, &*watch)?;
-            remove_others(&sketch, &[small.as_slice(), weights.as_slice()])?;
-            let inner = open_checkpoint(&sketch, None).map_err(|e| unusable(e.to_string()))?;
-            usable(&*inner).map_err(unusable)?;
-            let names = inner.files().iter().map(|file| &file.name);
-            if names.ne(weights.iter().map(|file| &file.name)) {
-                let problem = "lists other weight files than its index; report it there";
-                return Err(contents(problem.to_owned()));
-            }
-            Ok(inner)
-        };
-        let forget = || weights.iter().try_for_each(|file| remove(&sketch.join(&file.name)));
-        let inner = match opened() {
+        let inner = match arrival.open_sketches(&sketch, &*watch, usable) {
             Err(error @ HubError::Contents { .. }) => {
                 info!("{error}; its headers are downloaded again");
-                forget()?;
-                opened().or_else(|error| forget().and(Err(error)))?
+                arrival.remove_sketches(&sketch)?;
+                match arrival.open_sketches(&sketch, &*watch, usable) {
+                    Ok(inner) => inner,
+                    Err(error) => {
+                        arrival.remove_sketches(&sketch)?;
+                        return Err(error);
+                    }
+                }
             }
             opened => opened?,
         };
-        let places = weights.iter().map(|file| {
-            let blob = cached.as_ref().map(|cached| cached.blob(&file.etag));
-            match blob.filter(|blob| is_there(blob, file.len)) {
-                Some(blob) => ArrivalPlace { path: blob, ours: false },
-                None => ArrivalPlace { path: whole.join(&file.name), ours: true },
-            }
-        });
-        let places: Vec<ArrivalPlace> = places.collect();
+        let places = arrival.places(&whole);
         let reader = DirectReader::of(places.iter().map(|place| place.path.clone()).collect());
+        let ArrivalParts { client, listing, weights, .. } = arrival;
         let states = weights.iter().map(|_| Mutex::new(false)).collect();
         let failure = Mutex::new(None);
         let files = ArrivingFiles {
@@ -137,11 +96,12 @@ impl Arriving {
 
     /// Reserves disk space for the weight files that sharding needs at a time.
     pub fn reserve(&mut self, manifest: &Manifest) {
-        let ours = |file: usize| self.files.places.get(file).is_some_and(|place| place.ours);
-        let there = self.files.places.iter().filter(|place| place.ours);
-        let there: u64 =
-            there.map(|place| place.path.metadata().map_or(0, |about| about.len())).sum();
-        self.room = most_at_a_time(manifest, &ours).saturating_sub(there);
+        let places = &self.files.places;
+        let mut there: u64 = 0;
+        for place in places.iter().filter(|place| place.ours) {
+            there += place.path.metadata().map_or(0, |about| about.len());
+        }
+        self.room = most_at_a_time(manifest, places).saturating_sub(there);
     }
 
     /// The error that ended a download. The sharder only knows that a read failed.
@@ -207,14 +167,6 @@ struct ArrivingFiles {
     watch: Arc<dyn DownloadWatch + Send>,
 }
 
-/// Location of a weight file.
-#[derive(Debug)]
-struct ArrivalPlace {
-    path: PathBuf,
-    /// False for a file of the cache, which is not removed.
-    ours: bool,
-}
-
 impl std::fmt::Debug for ArrivingFiles {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Files").field("places", &self.places).finish_non_exhaustive()
@@ -222,11 +174,14 @@ impl std::fmt::Debug for ArrivingFiles {
 }
 
 impl ArrivingFiles {
+    /// State, listing and location of a file.
+    fn at(&self, index: usize) -> Option<(&Mutex<bool>, &HubFile, &ArrivalPlace)> {
+        Some((self.states.get(index)?, self.weights.get(index)?, self.places.get(index)?))
+    }
+
     /// Waits until a file has arrived, and downloads it if necessary.
     fn arrive(&self, index: usize) -> io::Result<()> {
-        let (Some(state), Some(file), Some(place)) =
-            (self.states.get(index), self.weights.get(index), self.places.get(index))
-        else {
+        let Some((state, file, place)) = self.at(index) else {
             return Err(io::ErrorKind::NotFound.into());
         };
         let mut arrived = state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -259,9 +214,8 @@ impl ArrivingFiles {
         } else {
             // Other programs have put it there.
             info!("`{}` is taken from the Hugging Face cache", file.name);
-            let refused = |e| HubError::read(&place.path, e);
             let found = File::open(&place.path).and_then(|found| matches(file, found));
-            if !found.map_err(refused)? {
+            if !found.map_err(HubError::reading(&place.path))? {
                 return Err(HubError::DamagedBlob { path: place.path.clone() });
             }
             self.watch.moved(file.len as i64);
@@ -277,11 +231,7 @@ impl ArrivingFiles {
     /// Removes a file that is no longer needed. The reader may still have it open, so it is
     /// truncated, which frees the disk space at once.
     fn release(&self, index: usize) {
-        let (Some(state), Some(file), Some(place)) =
-            (self.states.get(index), self.weights.get(index), self.places.get(index))
-        else {
-            return;
-        };
+        let Some((state, file, place)) = self.at(index) else { return };
         let arrived = *state.lock().unwrap_or_else(PoisonError::into_inner);
         if !arrived {
             // All shards of this file were made by an earlier run.
@@ -309,70 +259,32 @@ impl ShardReader for ArrivingFiles {
     }
 }
 
-/// Maximum bytes of downloaded files (`ours`) that are needed at a time, if shards are made in the
-/// order of files. A piece in several files needs all of them.
-fn most_at_a_time(manifest: &Manifest, ours: &dyn Fn(usize) -> bool) -> u64 {
+/// Maximum bytes of downloaded files that are needed at a time, if shards are made in the order of
+/// files. A piece in several files needs all of them.
+fn most_at_a_time(manifest: &Manifest, places: &[ArrivalPlace]) -> u64 {
     let mut last_use: Vec<usize> = (0..manifest.files.len()).collect();
     for piece in &manifest.pieces {
-        let files = || piece.tensors.iter().flat_map(|t| &t.parts).map(|part| part.file as usize);
-        let last = files().max().unwrap_or(0);
-        for file in files() {
+        let parts = piece.tensors.iter().flat_map(|tensor| &tensor.parts);
+        let files: Vec<usize> = parts.map(|part| part.file as usize).collect();
+        let last = files.iter().copied().max().unwrap_or(0);
+        for file in files {
             if let Some(known) = last_use.get_mut(file) {
                 *known = last.max(*known);
             }
         }
     }
-    let held = |now: usize| {
-        let kept = (0..=now).filter(|&file| last_use[file] >= now && ours(file));
-        kept.map(|file| manifest.files[file].len).fold(0, u64::saturating_add)
-    };
-    (0..manifest.files.len()).map(held).max().unwrap_or(0)
-}
-
-/// Makes the sketches that are missing, several at a time.
-fn sketches(
-    client: &Client,
-    listing: &Listing,
-    weights: &[HubFile],
-    dir: &Path,
-    watch: &dyn DownloadWatch,
-) -> Result<(), HubError> {
-    let missing: Vec<&HubFile> =
-        weights.iter().filter(|file| !is_intact(&dir.join(&file.name), file.len)).collect();
-    let next = AtomicUsize::new(0);
-    let done = AtomicUsize::new(0);
-    let total = missing.len() * STEPS;
-    if total > 0 {
-        watch.prepared(0, total);
-    }
-    let work = || -> Result<(), HubError> {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(file) = missing.get(index) else { return Ok(()) };
-            let mut mine = 0;
-            let mut step = |part: usize, parts: usize| {
-                let now = (STEPS * part / parts.max(1)).max(mine);
-                let before = done.fetch_add(now - mine, Ordering::Relaxed);
-                watch.prepared(before + now - mine, total);
-                mine = now;
-            };
-            let path = dir.join(&file.name);
-            remove(&path)?;
-            match client.sketch(listing, file, &path, &mut step) {
-                // The first bytes may have been damaged in transit.
-                Err(HubError::Contents { .. }) => client.sketch(listing, file, &path, &mut step)?,
-                made => made?,
+    let mut most = 0;
+    for now in 0..manifest.files.len() {
+        let mut held: u64 = 0;
+        for ((file, place), last) in manifest.files.iter().zip(places).zip(&last_use).take(now + 1)
+        {
+            if place.ours && *last >= now {
+                held = held.saturating_add(file.len);
             }
         }
-    };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (1..SKETCHES.min(missing.len())).map(|_| scope.spawn(work)).collect();
-        let mine = work();
-        let others = threads.into_iter().map(|thread| thread.join());
-        others
-            .map(|done| done.unwrap_or_else(|e| std::panic::resume_unwind(e)))
-            .fold(mine, Result::and)
-    })
+        most = most.max(held);
+    }
+    most
 }
 
 /// Downloads a file, which gets its name once it is complete.
@@ -385,16 +297,12 @@ pub(crate) fn fetch(
 ) -> Result<(), HubError> {
     let partial = incomplete(path);
     client.download(listing, file, &partial, watch)?;
-    std::fs::rename(&partial, path).map_err(|e| HubError::write(path, e))
+    std::fs::rename(&partial, path).map_err(HubError::writing(path))
 }
 
 /// Path of an incomplete file.
 fn incomplete(path: &Path) -> PathBuf {
     path.with_added_extension("incomplete")
-}
-
-fn is_there(path: &Path, len: u64) -> bool {
-    path.metadata().is_ok_and(|about| about.is_file() && about.len() == len)
 }
 
 /// True for a file with the bytes that the hub lists. A link does not count, as it could lead
@@ -411,20 +319,6 @@ fn remove_irregular(path: &Path) -> Result<(), HubError> {
         Ok(about) if !about.is_file() => remove(path),
         _ => Ok(()),
     }
-}
-
-/// Removes all other files from the directory of sketches, because all small files there are copied
-/// beside the shards. Hidden files are not copied.
-fn remove_others(dir: &Path, files: &[&[HubFile]]) -> Result<(), HubError> {
-    for entry in dir.read_dir().map_err(|e| HubError::read(dir, e))? {
-        let entry = entry.map_err(|e| HubError::read(dir, e))?;
-        let name = entry.file_name();
-        let is_hidden = name.as_encoded_bytes().starts_with(b".");
-        if !is_hidden && !files.iter().copied().flatten().any(|file| name == *file.name) {
-            remove(&entry.path())?;
-        }
-    }
-    Ok(())
 }
 
 /// Small files do not count as progress.

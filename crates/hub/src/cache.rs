@@ -10,7 +10,7 @@
 //! ```
 
 use std::collections::BTreeSet;
-use std::fs::File;
+use std::fs::{DirEntry, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -20,6 +20,7 @@ use sws_os::identity::FileIdentity;
 use sws_os::lock::{lock_alone, wait_alone};
 use sws_os::open::symlink;
 
+use crate::environment::variable;
 use crate::name::{is_commit, is_revision};
 use crate::{HubError, ModelId};
 
@@ -50,8 +51,7 @@ impl HubCache {
 
     /// The cache configured by this process's environment; `None` without a home directory.
     pub fn of_process() -> Option<HubCache> {
-        let get = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        crate::environment::cache(&get).map(HubCache::new)
+        crate::environment::cache(&variable).map(HubCache::new)
     }
 
     /// Directory of the cache.
@@ -69,10 +69,9 @@ impl HubCache {
 
     /// All models in the cache, complete or not, sorted.
     pub fn models(&self) -> Vec<ModelId> {
-        let entries = self.dir().read_dir().into_iter().flatten().flatten();
-        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-        let mut ids: Vec<ModelId> =
-            names.filter_map(|name| ModelId::from_flat(name.strip_prefix(PREFIX)?)).collect();
+        let mut ids: Vec<ModelId> = names_in(self.dir())
+            .filter_map(|name| ModelId::from_flat(name.strip_prefix(PREFIX)?))
+            .collect();
         ids.sort();
         ids
     }
@@ -99,14 +98,18 @@ impl CachedModel {
     pub fn lock(&self, etag: &str, busy: impl FnOnce()) -> Result<File, HubError> {
         let path = self.locks.join(format!("{etag}.lock"));
         for dir in [self.locks.as_path(), &self.dir.join("blobs")] {
-            std::fs::create_dir_all(dir).map_err(|e| HubError::write(dir, e))?;
+            std::fs::create_dir_all(dir).map_err(HubError::writing(dir))?;
         }
-        let refused = |e| HubError::write(&path, e);
         let mut options = File::options();
-        let file = options.write(true).create(true).truncate(false).open(&path).map_err(refused)?;
+        let file = options
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(HubError::writing(&path))?;
         if !lock_alone(&file) {
             busy();
-            wait_alone(&file).map_err(refused)?;
+            wait_alone(&file).map_err(HubError::writing(&path))?;
         }
         Ok(file)
     }
@@ -118,12 +121,13 @@ impl CachedModel {
         if !is_commit(commit) || !is_plain_path(name) || !is_plain_name(etag) {
             return Err(HubError::write(&path, io::ErrorKind::InvalidInput.into()));
         }
-        let there = FileIdentity::at(&path);
-        if there.is_ok_and(|it| FileIdentity::at(&blob).is_ok_and(|blob| it.is_same_file(&blob))) {
+        if let Ok(there) = FileIdentity::at(&path)
+            && FileIdentity::at(&blob).is_ok_and(|blob| there.is_same_file(&blob))
+        {
             return Ok(());
         }
         let parent = path.parent().unwrap_or(&self.dir);
-        std::fs::create_dir_all(parent).map_err(|e| HubError::write(parent, e))?;
+        std::fs::create_dir_all(parent).map_err(HubError::writing(parent))?;
         let up = "../".repeat(name.split('/').count() + 1);
         let fresh = parent.join(format!(".{etag}.sws-tmp"));
         let _ = std::fs::remove_file(&fresh);
@@ -131,7 +135,7 @@ impl CachedModel {
             // The file system has no symbolic links.
             .or_else(|_| std::fs::hard_link(&blob, &fresh))
             .or_else(|_| std::fs::copy(&blob, &fresh).map(drop));
-        linked.and_then(|()| std::fs::rename(&fresh, &path)).map_err(|e| HubError::write(&path, e))
+        linked.and_then(|()| std::fs::rename(&fresh, &path)).map_err(HubError::writing(&path))
     }
 
     /// Records the commit of a branch or a tag atomically, unlike `create_ref` of `hf_hub`.
@@ -146,15 +150,13 @@ impl CachedModel {
         std::fs::create_dir_all(parent)
             .and_then(|()| write_synced(&fresh, commit.as_bytes()))
             .and_then(|()| std::fs::rename(&fresh, &path))
-            .map_err(|e| HubError::write(&path, e))
+            .map_err(HubError::writing(&path))
     }
 
     /// True if a download into the cache was begun and not finished.
     pub fn is_partial(&self) -> bool {
-        let blobs = self.dir.join("blobs").read_dir().into_iter().flatten().flatten();
-        blobs.into_iter().any(|blob| {
-            Path::new(&blob.file_name()).extension().is_some_and(|ending| ending == "incomplete")
-        })
+        entries(&self.dir.join("blobs"))
+            .any(|blob| blob.path().extension() == Some("incomplete".as_ref()))
     }
 
     /// Bytes on disk.
@@ -166,28 +168,27 @@ impl CachedModel {
     /// model's directory are kept. Returns the bytes freed.
     pub fn remove_files(&self, snapshot: &Path, names: &[&str]) -> Result<u64, HubError> {
         let own = self.dir.canonicalize().unwrap_or_else(|_| self.dir.clone());
-        // Where there are no symbolic links, blobs and files of snapshots are the same by hard links.
-        let identity = |path: &Path| FileIdentity::at(path).ok().map(|it| (it.device, it.index));
         let mut gone = BTreeSet::new();
         for name in names {
             let path = snapshot.join(name);
             if path.canonicalize().is_ok_and(|blob| blob.starts_with(&own)) {
                 gone.extend(identity(&path));
             }
-            std::fs::remove_file(&path).map_err(|e| HubError::write(&path, e))?;
+            std::fs::remove_file(&path).map_err(HubError::writing(&path))?;
         }
-        let snapshots = self.dir.join("snapshots").read_dir().into_iter().flatten().flatten();
-        let left = snapshots.map(|entry| entry.path()).flat_map(|dir| {
-            let names = snapshot_files(&dir);
-            names.into_iter().filter_map(move |name| identity(&dir.join(name)))
-        });
-        let left: BTreeSet<_> = left.collect();
+        let mut left = BTreeSet::new();
+        for snapshot in entries(&self.dir.join("snapshots")) {
+            let dir = snapshot.path();
+            for name in snapshot_files(&dir) {
+                left.extend(identity(&dir.join(name)));
+            }
+        }
         let mut freed: u64 = 0;
-        let blobs = self.dir.join("blobs").read_dir().into_iter().flatten().flatten();
-        for blob in blobs.map(|entry| entry.path()) {
+        for entry in entries(&self.dir.join("blobs")) {
+            let blob = entry.path();
             let Ok(about) = blob.symlink_metadata() else { continue };
             if identity(&blob).is_some_and(|it| gone.contains(&it) && !left.contains(&it)) {
-                std::fs::remove_file(&blob).map_err(|e| HubError::write(&blob, e))?;
+                std::fs::remove_file(&blob).map_err(HubError::writing(&blob))?;
                 freed = freed.saturating_add(about.len());
             }
         }
@@ -196,7 +197,7 @@ impl CachedModel {
 
     /// Removes the model from the cache, with all its revisions. Refused while a download is under way.
     pub fn remove(&self) -> Result<(), HubError> {
-        for entry in self.locks.read_dir().into_iter().flatten().flatten() {
+        for entry in entries(&self.locks) {
             if open_regular(entry.path()).is_ok_and(|lock| !lock_alone(&lock)) {
                 return Err(HubError::InUse { dir: self.dir.clone() });
             }
@@ -204,6 +205,23 @@ impl CachedModel {
         remove(&self.dir)?;
         remove(&self.locks)
     }
+}
+
+/// Device and number of a file. Where there are no symbolic links, blobs and files of snapshots are
+/// the same by hard links.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let identity = FileIdentity::at(path).ok()?;
+    Some((identity.device, identity.index))
+}
+
+/// Entries of a directory; none if it cannot be read.
+pub(crate) fn entries(dir: &Path) -> impl Iterator<Item = DirEntry> + use<> {
+    dir.read_dir().into_iter().flatten().flatten()
+}
+
+/// Names in a directory, except those that are not UTF-8.
+pub(crate) fn names_in(dir: &Path) -> impl Iterator<Item = String> + use<> {
+    entries(dir).filter_map(|entry| entry.file_name().into_string().ok())
 }
 
 /// Removes a directory. Of a link, removes only the link. Succeeds if nothing exists.
@@ -224,7 +242,7 @@ pub(crate) fn tree_size(dir: &Path) -> u64 {
     let mut ahead = vec![dir.to_owned()];
     let mut sum: u64 = 0;
     while let Some(dir) = ahead.pop() {
-        for entry in dir.read_dir().into_iter().flatten().flatten() {
+        for entry in entries(&dir) {
             match entry.metadata() {
                 Ok(about) if about.is_dir() => ahead.push(entry.path()),
                 Ok(about) if about.is_file() => sum = sum.saturating_add(about.len()),
@@ -238,15 +256,13 @@ pub(crate) fn tree_size(dir: &Path) -> u64 {
 /// Files of a snapshot and its folders, with their names in the repository.
 pub fn snapshot_files(dir: &Path) -> Vec<String> {
     let mut names = Vec::new();
-    let entries = |dir: &Path| dir.read_dir().into_iter().flatten().flatten();
     for entry in entries(dir) {
         let Ok(name) = entry.file_name().into_string() else { continue };
         if !entry.path().is_dir() {
             names.push(name);
             continue;
         }
-        let below = entries(&entry.path()).filter_map(|entry| entry.file_name().into_string().ok());
-        names.extend(below.map(|below| format!("{name}/{below}")));
+        names.extend(names_in(&entry.path()).map(|below| format!("{name}/{below}")));
     }
     names.sort();
     names

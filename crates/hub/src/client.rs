@@ -116,11 +116,9 @@ impl Client {
                 _ => return self.checked(reply, address),
             }
         }
-        let answer = |problem: &str| HttpFailure::Answer {
-            url: address.render(),
-            reason: format!("it redirects {problem}"),
+        let Ok(home) = address.url.parse::<Uri>() else {
+            return Err(address.bad_redirect("from an address that is none"));
         };
-        let home: Uri = address.url.parse().map_err(|_| answer("from an address that is none"))?;
         let mut at = home.clone();
         let mut at_home = true;
         for _ in 0..=REDIRECTS {
@@ -130,16 +128,18 @@ impl Client {
                 return self.checked(reply, address);
             }
             let to = text(reply.headers(), header::LOCATION.as_str()).unwrap_or("");
-            let next = joined(&at, to).ok_or_else(|| answer("to an address that is none"))?;
+            let Some(next) = joined(&at, to) else {
+                return Err(address.bad_redirect("to an address that is none"));
+            };
             if at.scheme_str() == Some("https") && next.scheme_str() != Some("https") {
-                return Err(answer("to an address without encryption"));
+                return Err(address.bad_redirect("to an address without encryption"));
             }
             // Once a redirect has left the hub, no token is sent any more, even if a storage
             // redirects back.
             at_home = at_home && same_origin(&home, &next);
             at = next;
         }
-        Err(answer("in a circle"))
+        Err(address.bad_redirect("in a circle"))
     }
 
     /// Sends one request. Only the hub itself gets the token.
@@ -149,9 +149,11 @@ impl Client {
         bytes: Option<ByteRange>,
         token: bool,
     ) -> Result<HttpReply, HttpFailure> {
-        let secret = self.token.as_ref().filter(|_| token).map(HubToken::secret);
-        let headers = secret.map(|secret| ("authorization", format!("Bearer {secret}")));
-        self.http.get(to, bytes, headers.as_slice())
+        let headers = match &self.token {
+            Some(own) if token => vec![("authorization", format!("Bearer {}", own.secret()))],
+            _ => Vec::new(),
+        };
+        self.http.get(to, bytes, &headers)
     }
 
     /// Converts every status except success to a failure.
@@ -214,7 +216,18 @@ impl<'a> RequestSubject<'a> {
 impl FileAddress {
     /// The address for messages.
     pub(crate) fn render(&self) -> String {
-        let whole = || self.url.split('?').next().unwrap_or("").to_owned();
-        self.storage.as_ref().map_or_else(whole, render)
+        match &self.storage {
+            Some(storage) => render(storage),
+            None => self.url.split('?').next().unwrap_or("").to_owned(),
+        }
+    }
+
+    /// The failure for an invalid answer of this address.
+    pub(crate) fn bad_answer(&self, reason: impl Into<String>) -> HttpFailure {
+        HttpFailure::Answer { url: self.render(), reason: reason.into() }
+    }
+
+    fn bad_redirect(&self, problem: &str) -> HttpFailure {
+        self.bad_answer(format!("it redirects {problem}"))
     }
 }

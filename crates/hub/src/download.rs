@@ -56,14 +56,12 @@ impl Client {
         let about = RequestSubject::of(listing, file, true);
         let mut first_problem = None;
         loop {
-            self.fill(&mut partial, &mut address).map_err(|stop| match stop {
-                DownloadStop::Hub(failure) => self.explained(failure, &about),
-                DownloadStop::Disk(error) => error,
-            })?;
-            let problem = match partial.check() {
-                None => return partial.finish(),
-                Some(problem) => problem,
-            };
+            match self.fill(&mut partial, &mut address) {
+                Ok(()) => {}
+                Err(DownloadStop::Hub(failure)) => return Err(self.explained(failure, &about)),
+                Err(DownloadStop::Disk(error)) => return Err(error),
+            }
+            let Some(problem) = partial.check() else { return partial.finish() };
             // Bytes of an earlier run may have been wrong, so there is a second chance.
             partial.restart()?;
             if first_problem.replace(problem.clone()).is_some() {
@@ -101,8 +99,7 @@ impl Client {
             let mut reply = self.get(&mut address, None)?;
             let url = address.render();
             let len = file.len;
-            starts_at(&reply, len)
-                .map_err(|reason| HttpFailure::Answer { url: url.clone(), reason })?;
+            starts_at(&reply, len).map_err(|reason| address.bad_answer(reason))?;
             let mut bytes = Vec::new();
             let read = self.body(&mut reply).take(len + 1).read_to_end(&mut bytes);
             match (read, (bytes.len() as u64).cmp(&len)) {
@@ -157,13 +154,15 @@ impl Client {
             }
             reply => reply?,
         };
-        let wrong = |reason: String| HttpFailure::Answer { url: address.render(), reason };
         match starts_at(&reply, partial.file.len) {
             Ok(start) if start == from => {}
             // A server that ignores ranges sends the file from its beginning.
             Ok(0) => partial.restart()?,
-            Ok(start) => return Err(wrong(format!("bytes from {start} instead of {from}")).into()),
-            Err(reason) => return Err(wrong(reason).into()),
+            Ok(start) => {
+                let reason = format!("bytes from {start} instead of {from}");
+                return Err(address.bad_answer(reason).into());
+            }
+            Err(reason) => return Err(address.bad_answer(reason).into()),
         }
         let mut body = self.body(&mut reply);
         let mut buffer = vec![0; BUFFER];
@@ -181,7 +180,7 @@ impl Client {
             }
             if partial.len + read as u64 > partial.file.len {
                 partial.restart()?;
-                return Err(wrong(too_many(partial.file)).into());
+                return Err(address.bad_answer(too_many(partial.file)).into());
             }
             partial.append(&buffer[..read])?;
             if partial.watch.stopped() {
@@ -205,13 +204,7 @@ pub(crate) fn starts_at(reply: &HttpReply, len: u64) -> Result<u64, String> {
     let (start, whole) = match reply.status() {
         StatusCode::PARTIAL_CONTENT => {
             let range = text(reply.headers(), header::CONTENT_RANGE.as_str()).unwrap_or("");
-            let parsed = || {
-                let (range, whole) = range.strip_prefix("bytes ")?.split_once('/')?;
-                let start = range.split_once('-')?.0.parse::<u64>().ok()?;
-                let whole = if whole == "*" { None } else { Some(whole.parse::<u64>().ok()?) };
-                Some((start, whole))
-            };
-            parsed().ok_or_else(|| format!("the range {range:?}"))?
+            content_range(range).ok_or_else(|| format!("the range {range:?}"))?
         }
         _ => {
             let length = text(reply.headers(), header::CONTENT_LENGTH.as_str());
@@ -222,6 +215,15 @@ pub(crate) fn starts_at(reply: &HttpReply, len: u64) -> Result<u64, String> {
         Some(whole) => Err(format!("a file of {whole} bytes where it lists {len}")),
         None => Ok(start),
     }
+}
+
+/// Offset of the first byte and length of the file in a `Content-Range`: `bytes 0-9/100`, or with
+/// `*` for an unknown length.
+fn content_range(header: &str) -> Option<(u64, Option<u64>)> {
+    let (range, whole) = header.strip_prefix("bytes ")?.split_once('/')?;
+    let start = range.split_once('-')?.0.parse().ok()?;
+    let whole = if whole == "*" { None } else { Some(whole.parse().ok()?) };
+    Some((start, whole))
 }
 
 /// Compares a hash with the listed one. Returns a description of the difference.
@@ -267,14 +269,13 @@ impl<'a> Partial<'a> {
         file: &'a HubFile,
         watch: &'a dyn DownloadWatch,
     ) -> Result<Self, HubError> {
-        let refused = |e| HubError::write(path, e);
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false);
         // Opening a pipe would block, and a link could lead to a foreign file.
-        let out = no_link(&mut options).open(path).map_err(refused)?;
-        let about = out.metadata().map_err(refused)?;
+        let out = no_link(&mut options).open(path).map_err(HubError::writing(path))?;
+        let about = out.metadata().map_err(HubError::writing(path))?;
         if !about.is_file() {
-            return Err(refused(std::io::ErrorKind::InvalidInput.into()));
+            return Err(HubError::write(path, std::io::ErrorKind::InvalidInput.into()));
         }
         let hash = Digest::of(file);
         let mut partial = Partial { path, out, file, watch, len: 0, hash };
@@ -284,7 +285,7 @@ impl<'a> Partial<'a> {
         }
         let mut buffer = vec![0; BUFFER];
         while found <= file.len && partial.len < found {
-            let read = partial.out.read(&mut buffer).map_err(refused)?;
+            let read = partial.out.read(&mut buffer).map_err(HubError::writing(path))?;
             if read == 0 {
                 break;
             }
@@ -298,7 +299,7 @@ impl<'a> Partial<'a> {
     }
 
     fn append(&mut self, bytes: &[u8]) -> Result<(), HubError> {
-        self.out.write_all(bytes).map_err(|e| HubError::write(self.path, e))?;
+        self.out.write_all(bytes).map_err(HubError::writing(self.path))?;
         self.count(bytes);
         Ok(())
     }
@@ -312,7 +313,7 @@ impl<'a> Partial<'a> {
     /// Discards all bytes.
     fn restart(&mut self) -> Result<(), HubError> {
         let emptied = self.out.set_len(0).and_then(|()| self.out.seek(SeekFrom::Start(0)));
-        emptied.map_err(|e| HubError::write(self.path, e))?;
+        emptied.map_err(HubError::writing(self.path))?;
         self.watch.moved(-(self.len as i64));
         (self.len, self.hash) = (0, Digest::of(self.file));
         Ok(())
@@ -324,6 +325,6 @@ impl<'a> Partial<'a> {
     }
 
     fn finish(self) -> Result<(), HubError> {
-        self.out.sync_data().map_err(|e| HubError::write(self.path, e))
+        self.out.sync_data().map_err(HubError::writing(self.path))
     }
 }

@@ -55,7 +55,7 @@ pub struct HubToken(String);
 impl Environment {
     /// Settings of this process.
     pub fn of_process() -> Result<Environment, HubError> {
-        Environment::from(|name| std::env::var_os(name))
+        Environment::from(variable)
     }
 
     /// Settings from the variables that `get` returns. An empty variable counts as unset.
@@ -66,9 +66,7 @@ impl Environment {
             Some(address) => address.trim_end_matches('/').to_owned(),
             None => ENDPOINT.to_owned(),
         };
-        let host = ["https://", "http://"].iter().find_map(|scheme| endpoint.strip_prefix(scheme));
-        let plain = |c: char| c.is_ascii_graphic() && !"?#@\\\"<>".contains(c);
-        if !host.is_some_and(|host| !host.is_empty() && host.chars().all(plain)) {
+        if !is_web_address(&endpoint) {
             let problem = "is not an address of a hub, like https://huggingface.co";
             return Err(HubError::Variable { name: "HF_ENDPOINT", problem });
         }
@@ -111,13 +109,27 @@ impl ProxySetting {
         };
         for variable in variables {
             if let Some(address) = text(&get, variable)? {
-                let except = text(&get, "NO_PROXY")?;
-                let except = except.map_or_else(|| text(&get, "no_proxy"), |v| Ok(Some(v)))?;
+                let except = match text(&get, "NO_PROXY")? {
+                    None => text(&get, "no_proxy")?,
+                    except => except,
+                };
                 return Ok(Some(ProxySetting { address, except, variable }));
             }
         }
         Ok(None)
     }
+}
+
+/// True for an address with a host, without a query and without characters that no address has.
+fn is_web_address(address: &str) -> bool {
+    let host = address.strip_prefix("https://").or_else(|| address.strip_prefix("http://"));
+    let plain = |c: char| c.is_ascii_graphic() && !"?#@\\\"<>".contains(c);
+    host.is_some_and(|host| !host.is_empty() && host.chars().all(plain))
+}
+
+/// A variable of this process. An empty one counts as unset.
+pub(crate) fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
 /// Text of a variable.
@@ -145,11 +157,11 @@ pub fn cache_variable() -> &'static str {
 
 /// Fails if one of these variables names something other than a directory.
 pub fn check_places() -> Result<(), HubError> {
-    let get = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    for variable in [library_variable(), cache_variable()] {
-        let path = get(variable).map(|path| expanded(&get, path));
-        if let Some(path) = path.filter(|path| path.exists() && !path.is_dir()) {
-            return Err(HubError::Place { variable, path });
+    for name in [library_variable(), cache_variable()] {
+        let Some(path) = variable(name) else { continue };
+        let path = expanded(&variable, path);
+        if path.exists() && !path.is_dir() {
+            return Err(HubError::Place { variable: name, path });
         }
     }
     Ok(())
@@ -157,8 +169,7 @@ pub fn check_places() -> Result<(), HubError> {
 
 /// The first of these variables that is set in this process.
 fn first(names: &[&'static str]) -> Option<&'static str> {
-    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    names.iter().copied().find(is_set)
+    names.iter().copied().find(|name| variable(name).is_some())
 }
 
 /// The hub's cache, as in [`Environment::cache`], for commands that need no other setting.

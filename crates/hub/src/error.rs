@@ -216,6 +216,16 @@ impl HubError {
     pub(crate) fn write(path: &Path, cause: io::Error) -> HubError {
         HubError::Write { path: path.to_owned(), cause }
     }
+
+    /// Converts the failure of reading `path`, for `map_err`.
+    pub(crate) fn reading(path: &Path) -> impl FnOnce(io::Error) -> HubError {
+        move |cause| HubError::read(path, cause)
+    }
+
+    /// Converts the failure of writing `path`, for `map_err`.
+    pub(crate) fn writing(path: &Path) -> impl FnOnce(io::Error) -> HubError {
+        move |cause| HubError::write(path, cause)
+    }
 }
 
 /// Maximum number of characters of a name in a message, and of names in a list.

@@ -26,11 +26,13 @@ pub fn choose_gguf<'a>(
     tag: Option<&str>,
 ) -> Result<Vec<&'a str>, UnclearTag> {
     let mut models = gguf_models(names);
-    let named = |model: &&str| tag.is_none_or(|tag| has_tag(model, tag));
-    let mut found: Vec<&str> = models.keys().copied().filter(named).collect();
-    let whole = |model: &&str| tag.is_some_and(|tag| tag.trim_end_matches(ENDING) == *model);
-    if let Some(&model) = found.iter().find(|model| whole(model)) {
-        found = vec![model];
+    let mut found: Vec<&str> = models.keys().copied().collect();
+    if let Some(tag) = tag {
+        found.retain(|model| has_tag(model, tag));
+        let name = tag.trim_end_matches(ENDING);
+        if found.contains(&name) {
+            found.retain(|model| *model == name);
+        }
     }
     match found[..] {
         [] if models.is_empty() && tag.is_none() => Ok(Vec::new()),
@@ -53,7 +55,9 @@ pub fn gguf_models<'a>(
             models.entry(model).or_default().push(name);
         }
     }
-    models.values_mut().for_each(|files| files.sort_unstable());
+    for files in models.values_mut() {
+        files.sort_unstable();
+    }
     models
 }
 
@@ -62,17 +66,21 @@ pub fn gguf_tag<'a>(files: &[&str], model: &'a str) -> Option<&'a str> {
     let file = model.rsplit('/').next().unwrap_or(model);
     let ends = file.rmatch_indices(['-', '.']).map(|(at, _)| &file[at + 1..]);
     let folder = model.rsplit_once('/').and_then(|(folder, _)| folder.rsplit('/').next());
-    let is_it = |tag: &&str| {
-        let chosen = choose_gguf(files.iter().copied(), Some(tag));
-        let first = chosen.ok().and_then(|chosen| gguf_model(chosen.first()?));
-        first.is_some_and(|(chosen, _)| chosen == model)
-    };
-    // As an encoding is named; numbers are of sizes and versions.
-    let tells = |tag: &&str| {
-        tag.starts_with(|c: char| c.is_ascii_alphabetic())
-            && tag.contains(|c: char| c.is_ascii_digit())
-    };
-    ends.chain(folder).filter(tells).find(is_it)
+    ends.chain(folder).find(|tag| is_like_encoding(tag) && chooses(files, tag, model))
+}
+
+/// True if a tag may be the name of an encoding. Numbers alone are of sizes and versions.
+fn is_like_encoding(tag: &str) -> bool {
+    tag.starts_with(|c: char| c.is_ascii_alphabetic()) && tag.contains(|c: char| c.is_ascii_digit())
+}
+
+/// True if a tag chooses this model among the files.
+fn chooses(files: &[&str], tag: &str, model: &str) -> bool {
+    let Ok(chosen) = choose_gguf(files.iter().copied(), Some(tag)) else { return false };
+    match chosen.first().and_then(|file| gguf_model(file)) {
+        Some((chosen, _)) => chosen == model,
+        None => false,
+    }
 }
 
 fn owned<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
@@ -88,16 +96,18 @@ pub fn is_whole(files: &[&str]) -> bool {
 /// True if the name of a model ends with the tag, lies in a folder with that name, or equals it.
 fn has_tag(model: &str, tag: &str) -> bool {
     let tag = tag.strip_suffix(ENDING).unwrap_or(tag);
-    let (folder, file) = model.rsplit_once('/').unwrap_or(("", model));
-    let same = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
-    let ends = |name: &str| {
-        let start = name.len().checked_sub(tag.len());
-        let Some((before, end)) = start.and_then(|start| name.split_at_checked(start)) else {
-            return false;
-        };
-        same(end, tag) && (before.is_empty() || before.ends_with(['-', '.', '_']))
+    let (folders, file) = model.rsplit_once('/').unwrap_or(("", model));
+    let folder = folders.rsplit('/').next().unwrap_or("");
+    model.eq_ignore_ascii_case(tag) || ends_with(file, tag) || folder.eq_ignore_ascii_case(tag)
+}
+
+/// True if a name consists of the tag, or ends with it after a separator.
+fn ends_with(name: &str, tag: &str) -> bool {
+    let start = name.len().checked_sub(tag.len());
+    let Some((before, end)) = start.and_then(|start| name.split_at_checked(start)) else {
+        return false;
     };
-    same(model, tag) || ends(file) || folder.rsplit('/').next().is_some_and(|f| same(f, tag))
+    end.eq_ignore_ascii_case(tag) && (before.is_empty() || before.ends_with(['-', '.', '_']))
 }
 
 #[cfg(test)]

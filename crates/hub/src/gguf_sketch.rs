@@ -33,9 +33,8 @@ impl Client {
     }
 
     fn sketch_one(&self, listing: &Listing, file: &HubFile, path: &Path) -> Result<(), HubError> {
-        let refused = |e| HubError::write(path, e);
-        let out = File::create_new(path).map_err(refused)?;
-        out.set_len(file.len).map_err(refused)?;
+        let out = File::create_new(path).map_err(HubError::writing(path))?;
+        out.set_len(file.len).map_err(HubError::writing(path))?;
         let address = self.file(&listing.id, &listing.commit, &file.name);
         let about = RequestSubject::of(listing, file, false);
         let mut beginning = PartialFile {
@@ -53,20 +52,24 @@ impl Client {
         if let Some(failure) = failure {
             return Err(self.explained(failure, &about));
         }
-        let header = read.map_err(|reason| match reason {
-            GgufError::Read(cause) => refused(cause),
-            reason => HubError::Contents {
-                id: listing.id.clone(),
-                problem: format!("has a file {:?} that cannot be used: it {reason}", file.name),
-            },
-        })?;
+        let header = match read {
+            Ok(header) => header,
+            Err(GgufError::Read(cause)) => return Err(HubError::write(path, cause)),
+            Err(reason) => {
+                let file = &file.name;
+                let problem = format!("has a file {file:?} that cannot be used: it {reason}");
+                return Err(listing.contents_error(problem));
+            }
+        };
         // Tensors after the header that belong to the configuration.
-        let numbers = header.tensors.iter().filter(|tensor| tensor.is_configuration());
-        for tensor in numbers.filter(|tensor| tensor.offset + tensor.len > next) {
-            let range = tensor.offset..tensor.offset + tensor.len;
-            let bytes = self.range(&mut address, file, range);
+        for tensor in header.tensors.iter().filter(|tensor| tensor.is_configuration()) {
+            let end = tensor.offset + tensor.len;
+            if end <= next {
+                continue;
+            }
+            let bytes = self.range(&mut address, file, tensor.offset..end);
             let bytes = bytes.map_err(|failure| self.explained(failure, &about))?;
-            write_all_at(&out, &bytes, tensor.offset).map_err(refused)?;
+            write_all_at(&out, &bytes, tensor.offset).map_err(HubError::writing(path))?;
         }
         Ok(())
     }

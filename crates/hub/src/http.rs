@@ -44,8 +44,10 @@ impl ByteRange {
     /// The value of the `Range` header.
     pub fn header(self) -> String {
         let ByteRange(first, last) = self;
-        let last = last.map_or(String::new(), |last| last.to_string());
-        format!("bytes={first}-{last}")
+        match last {
+            Some(last) => format!("bytes={first}-{last}"),
+            None => format!("bytes={first}-"),
+        }
     }
 }
 
@@ -130,10 +132,12 @@ impl Http {
     }
 
     fn no_answer(&self, to: &Uri, error: &ureq::Error) -> HttpFailure {
-        let proxy = self.agent.config().proxy().filter(|proxy| !proxy.is_no_proxy(to));
-        let through = proxy.map_or(String::new(), |proxy| {
-            format!(", through the proxy {}:{}", proxy.host(), proxy.port())
-        });
+        let through = match self.agent.config().proxy() {
+            Some(proxy) if !proxy.is_no_proxy(to) => {
+                format!(", through the proxy {}:{}", proxy.host(), proxy.port())
+            }
+            _ => String::new(),
+        };
         let url = render(to);
         let reason = format!("{error}{through}");
         match error {
@@ -327,13 +331,15 @@ pub fn joined(base: &Uri, location: &str) -> Option<Uri> {
 
 /// True if two addresses have the same scheme, host and port.
 pub fn same_origin(a: &Uri, b: &Uri) -> bool {
-    let origin = |uri: &Uri| {
-        let scheme = uri.scheme_str().map(str::to_ascii_lowercase);
-        let default = if scheme.as_deref() == Some("https") { 443 } else { 80 };
-        let host = uri.host().map(str::to_ascii_lowercase);
-        (scheme, host, uri.port_u16().unwrap_or(default))
-    };
     origin(a) == origin(b)
+}
+
+/// Scheme, host and port of an address.
+fn origin(uri: &Uri) -> (Option<String>, Option<String>, u16) {
+    let scheme = uri.scheme_str().map(str::to_ascii_lowercase);
+    let default = if scheme.as_deref() == Some("https") { 443 } else { 80 };
+    let host = uri.host().map(str::to_ascii_lowercase);
+    (scheme, host, uri.port_u16().unwrap_or(default))
 }
 
 fn proxy_of(setting: &ProxySetting) -> Result<Proxy, HubError> {

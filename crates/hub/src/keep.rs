@@ -1,5 +1,6 @@
 //! Download of whole files, several at a time, into the cache or into a directory.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -51,7 +52,7 @@ pub fn keep(job: &DownloadJob, cached: &CachedModel, revision: &str) -> Result<(
 /// Downloads files into a directory, without the folders of the repository. Refuses to replace
 /// other files with these names.
 pub fn save(job: &DownloadJob, dir: &Path) -> Result<(), HubError> {
-    std::fs::create_dir_all(dir).map_err(|e| HubError::write(dir, e))?;
+    std::fs::create_dir_all(dir).map_err(HubError::writing(dir))?;
     job.each(&|file, watch| {
         let path = dir.join(file.last_name());
         if path.symlink_metadata().is_err() {
@@ -68,13 +69,13 @@ pub fn save(job: &DownloadJob, dir: &Path) -> Result<(), HubError> {
 
 /// True if a file has the bytes that the hub lists.
 fn is_same(file: &HubFile, path: &Path) -> Result<bool, HubError> {
-    let opened = open_regular(path).map_err(|e| HubError::read(path, e))?;
-    matches(file, opened).map_err(|e| HubError::read(path, e))
+    let opened = open_regular(path).map_err(HubError::reading(path))?;
+    matches(file, opened).map_err(HubError::reading(path))
 }
 
 /// True if a file has the hash that the hub lists. Its bytes are then reported to the observer.
 fn is_whole(file: &HubFile, path: &Path, watch: &dyn DownloadWatch) -> Result<bool, HubError> {
-    let opened = File::open(path).map_err(|e| HubError::read(path, e))?;
+    let opened = File::open(path).map_err(HubError::reading(path))?;
     let mut counted = Counted { inner: opened, watch, moved: 0 };
     let found = matches(file, &mut counted);
     let moved = counted.moved;
@@ -120,36 +121,20 @@ impl HubBlobs {
     /// The files of a checkpoint's directory, or of a GGUF file with its parts. A model outside the
     /// cache has none.
     pub fn of(model: &Path) -> HubBlobs {
-        let is_used = |name: &&String| {
-            let ending = Path::new(name).extension().and_then(|ending| ending.to_str());
-            !name.contains('/') && ending.is_some_and(|ending| CHECKPOINT.contains(&ending))
+        let paths = match model.is_dir() {
+            true => checkpoint_files(model),
+            false => gguf_parts(model),
         };
-        let paths: Vec<PathBuf> = match model.is_dir() {
-            true => snapshot_files(model).iter().filter(is_used).map(|f| model.join(f)).collect(),
-            false => {
-                let name = model.file_name().unwrap_or_default();
-                let dir = model.parent().unwrap_or(Path::new(""));
-                let names = snapshot_files(dir);
-                let models = gguf_models(names.iter().map(String::as_str));
-                let parts = models.into_values();
-                let parts = parts.into_iter().find(|files| files.iter().any(|file| name == *file));
-                parts.unwrap_or_default().into_iter().map(|file| dir.join(file)).collect()
-            }
-        };
-        let blob = |path: PathBuf| {
-            let blob = path.canonicalize().ok()?;
-            let hash = blob.file_name()?.to_str()?.to_owned();
-            let is_blob = blob.parent()?.file_name()? == "blobs"
-                && (is_hex(&hash, SHA256) || is_hex(&hash, GIT));
-            let len = blob.metadata().ok()?.len();
-            is_blob.then_some((blob, hash, len))
-        };
-        HubBlobs { files: paths.into_iter().filter_map(blob).collect() }
+        HubBlobs { files: paths.iter().filter_map(|path| blob_of(path)).collect() }
     }
 
     /// Bytes of all files.
     pub fn bytes(&self) -> u64 {
-        self.files.iter().map(|(.., len)| len).fold(0, |sum, len| sum.saturating_add(*len))
+        let mut bytes: u64 = 0;
+        for (.., len) in &self.files {
+            bytes = bytes.saturating_add(*len);
+        }
+        bytes
     }
 
     /// Reads all files, and compares their hashes with their names.
@@ -169,6 +154,41 @@ impl HubBlobs {
 
 /// Extensions of the checkpoint files that are read.
 const CHECKPOINT: [&str; 4] = ["safetensors", "json", "jinja", "model"];
+
+/// The files of a checkpoint's directory that are read.
+fn checkpoint_files(dir: &Path) -> Vec<PathBuf> {
+    let mut paths = Vec::new();
+    for name in snapshot_files(dir) {
+        let ending = Path::new(&name).extension().and_then(OsStr::to_str);
+        if !name.contains('/') && ending.is_some_and(|ending| CHECKPOINT.contains(&ending)) {
+            paths.push(dir.join(name));
+        }
+    }
+    paths
+}
+
+/// The parts of a GGUF model, one of which is `model`.
+fn gguf_parts(model: &Path) -> Vec<PathBuf> {
+    let name = model.file_name().unwrap_or_default();
+    let dir = model.parent().unwrap_or(Path::new(""));
+    let names = snapshot_files(dir);
+    for files in gguf_models(names.iter().map(String::as_str)).into_values() {
+        if files.iter().any(|file| name == *file) {
+            return files.into_iter().map(|file| dir.join(file)).collect();
+        }
+    }
+    Vec::new()
+}
+
+/// Path, hash and length of the blob behind a path, if it is one.
+fn blob_of(path: &Path) -> Option<(PathBuf, String, u64)> {
+    let blob = path.canonicalize().ok()?;
+    let hash = blob.file_name()?.to_str()?.to_owned();
+    let is_blob =
+        blob.parent()?.file_name()? == "blobs" && (is_hex(&hash, SHA256) || is_hex(&hash, GIT));
+    let len = blob.metadata().ok()?.len();
+    is_blob.then_some((blob, hash, len))
+}
 
 fn is_there(path: &Path, file: &HubFile) -> bool {
     path.metadata().is_ok_and(|about| about.is_file() && about.len() == file.len)
@@ -194,10 +214,11 @@ impl DownloadJob<'_> {
         let results: Vec<Result<(), HubError>> = std::thread::scope(|scope| {
             let count = self.parallel.clamp(1, self.files.len().max(1));
             let threads: Vec<_> = (1..count).map(|_| scope.spawn(run)).collect();
-            let mine = run();
-            let others = threads.into_iter().map(|thread| thread.join());
-            let others = others.map(|done| done.unwrap_or_else(|e| std::panic::resume_unwind(e)));
-            std::iter::once(mine).chain(others).collect()
+            let mut results = vec![run()];
+            for thread in threads {
+                results.push(thread.join().unwrap_or_else(|e| std::panic::resume_unwind(e)));
+            }
+            results
         });
         // The original error is returned, rather than those of the stopped downloads.
         let mut errors: Vec<HubError> = results.into_iter().filter_map(Result::err).collect();

@@ -19,6 +19,8 @@
 #![deny(missing_docs)]
 
 #[cfg(feature = "client")]
+mod arrival;
+#[cfg(feature = "client")]
 mod arriving;
 mod cache;
 #[cfg(feature = "client")]
@@ -54,7 +56,9 @@ mod space;
 mod staging;
 
 #[cfg(feature = "client")]
-pub use arriving::{ArrivalParts, Arriving};
+pub use arrival::ArrivalParts;
+#[cfg(feature = "client")]
+pub use arriving::Arriving;
 pub use cache::{CachedModel, HubCache, snapshot_files};
 #[cfg(feature = "client")]
 pub use client::Client;

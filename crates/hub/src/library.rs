@@ -16,7 +16,8 @@ use sws_os::lock::DirLock;
 use sws_os::open::symlink;
 use sws_os::places;
 
-use crate::cache::{remove, tree_size};
+use crate::cache::{names_in, remove, tree_size};
+use crate::environment::variable;
 use crate::name::begins_commit;
 use crate::{HubError, ModelId};
 
@@ -64,11 +65,10 @@ impl Library {
     /// The library configured by this process's environment: `SWS_MODELS`, or `sws/models` in the
     /// user's data directory; `None` without a home directory.
     pub fn of_process() -> Option<Library> {
-        let get = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        if let Some(dir) = get("SWS_MODELS") {
+        if let Some(dir) = variable("SWS_MODELS") {
             return Some(Library::new(PathBuf::from(dir)));
         }
-        let data = places::of_user(get, "XDG_DATA_HOME", ".local/share")?;
+        let data = places::of_user(variable, "XDG_DATA_HOME", ".local/share")?;
         Some(Library::new(data.join("sws/models")))
     }
 
@@ -87,7 +87,7 @@ impl Library {
     pub fn place(&self, id: &ModelId, form: &str) -> Result<PathBuf, HubError> {
         let path = self.path(id, form);
         if path.is_symlink() && !path.exists() {
-            std::fs::remove_file(&path).map_err(|e| HubError::write(&path, e))?;
+            std::fs::remove_file(&path).map_err(HubError::writing(&path))?;
         }
         Ok(path)
     }
@@ -96,58 +96,62 @@ impl Library {
     pub fn find(&self, id: &ModelId, tag: Option<&str>, revision: Option<&str>) -> Option<PathBuf> {
         let mut found = self.of(id);
         found.retain(|shards| shards.is_complete() && shards.is(tag, revision));
-        let rank = |shards: &LibraryShards| {
-            let place = ORDER.iter().position(|encoding| *encoding == shards.encoding());
-            (place.unwrap_or(ORDER.len()), shards.form.clone())
-        };
-        let best = found.into_iter().min_by_key(rank)?;
+        let best = found.into_iter().min_by_key(LibraryShards::rank)?;
         // The link of a GGUF file is resolved, because the file's own name matters.
-        let target = best.path.canonicalize().ok().filter(|target| target.is_file());
-        Some(target.unwrap_or(best.path))
+        match best.path.canonicalize() {
+            Ok(target) if target.is_file() => Some(target),
+            _ => Some(best.path),
+        }
     }
 
     /// Records shards or a GGUF file in another place, so that they can be found by the id.
     pub fn record(&self, id: &ModelId, form: &str, at: &Path) -> Result<(), HubError> {
         let link = self.path(id, form);
-        let at = at.canonicalize().map_err(|e| HubError::read(at, e))?;
+        let at = at.canonicalize().map_err(HubError::reading(at))?;
         if link.canonicalize().is_ok_and(|there| there == at) {
             return Ok(());
         }
         match link.symlink_metadata() {
             // Shards in the library are kept. The user's shards are found by their path.
             Ok(there) if !there.is_symlink() => return Ok(()),
-            Ok(_) => std::fs::remove_file(&link).map_err(|e| HubError::write(&link, e))?,
+            Ok(_) => std::fs::remove_file(&link).map_err(HubError::writing(&link))?,
             Err(_) => {}
         }
         let parent = link.parent().unwrap_or(&self.dir);
         std::fs::create_dir_all(parent)
             .and_then(|()| symlink(&at, &link))
-            .map_err(|e| HubError::write(&link, e))
+            .map_err(HubError::writing(&link))
     }
 
     /// All shards, complete or not, sorted.
     pub fn all(&self) -> Vec<LibraryShards> {
-        let entries = self.dir.read_dir().into_iter().flatten().flatten();
-        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-        let mut ids: Vec<ModelId> = names.filter_map(|name| ModelId::from_flat(&name)).collect();
+        let mut ids: Vec<ModelId> =
+            names_in(&self.dir).filter_map(|name| ModelId::from_flat(&name)).collect();
         ids.sort();
         ids.iter().flat_map(|id| self.of(id)).collect()
     }
 
     /// Shards of a model, complete or not, sorted by their form.
     pub fn of(&self, id: &ModelId) -> Vec<LibraryShards> {
-        let entries = self.dir.join(id.flat()).read_dir().into_iter().flatten().flatten();
-        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-        let form = |name: String| match Path::new(&name).extension() {
-            Some(ending) if ending == STAGING => name[..name.len() - STAGING.len() - 1].to_owned(),
-            _ => name,
-        };
-        let forms: BTreeSet<String> = names.map(form).collect();
-        let shards = |form: String| {
+        let names = names_in(&self.dir.join(id.flat()));
+        let forms: BTreeSet<String> = names.map(form_of).collect();
+        let mut found = Vec::new();
+        for form in forms {
             let path = self.path(id, &form);
-            LibraryShards { id: id.clone(), form, path }
-        };
-        forms.into_iter().map(shards).filter(LibraryShards::is_ours).collect()
+            let shards = LibraryShards { id: id.clone(), form, path };
+            if shards.is_ours() {
+                found.push(shards);
+            }
+        }
+        found
+    }
+}
+
+/// The form of shards, from the name of their directory or of their download directory.
+fn form_of(name: String) -> String {
+    match Path::new(&name).extension() {
+        Some(ending) if ending == STAGING => name[..name.len() - STAGING.len() - 1].to_owned(),
+        _ => name,
     }
 }
 
@@ -163,6 +167,12 @@ impl LibraryShards {
     /// Name of the encoding.
     pub fn encoding(&self) -> &str {
         self.form.split_once('@').map_or(&self.form, |(encoding, _)| encoding)
+    }
+
+    /// Place in the order of preference.
+    fn rank(&self) -> (usize, String) {
+        let place = ORDER.iter().position(|encoding| *encoding == self.encoding());
+        (place.unwrap_or(ORDER.len()), self.form.clone())
     }
 
     /// True for shards of a revision or of main, in the encoding `tag` or in any. A commit may be

@@ -106,4 +106,9 @@ impl Listing {
     pub fn file(&self, name: &str) -> Option<&HubFile> {
         self.files.iter().find(|file| file.name == name)
     }
+
+    /// The error for a repository whose contents have this problem.
+    pub(crate) fn contents_error(&self, problem: impl Into<String>) -> HubError {
+        HubError::Contents { id: self.id.clone(), problem: problem.into() }
+    }
 }

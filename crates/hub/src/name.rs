@@ -59,20 +59,21 @@ impl FromStr for ModelId {
     type Err = BadName;
 
     fn from_str(text: &str) -> Result<ModelId, BadName> {
-        let part = |part: &str| {
-            let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-            !part.is_empty()
-                && part.len() <= LONGEST
-                && part.chars().all(plain)
-                && !part.starts_with(['.', '-'])
-                && !part.ends_with(['.', '-'])
-                // The hub refuses both, and `--` separates the parts of a file name.
-                && !part.contains("--")
-                && !part.contains("..")
-        };
-        let good = text.split('/').count() <= 2 && text.split('/').all(part);
+        let good = text.split('/').count() <= 2 && text.split('/').all(is_part);
         if good { Ok(ModelId(text.to_owned())) } else { Err(BadName(text.to_owned())) }
     }
+}
+
+/// True for an owner or a name in the id of a model.
+fn is_part(part: &str) -> bool {
+    !part.is_empty()
+        && part.len() <= LONGEST
+        && part.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+        && !part.starts_with(['.', '-'])
+        && !part.ends_with(['.', '-'])
+        // The hub refuses both, and `--` separates the parts of a file name.
+        && !part.contains("--")
+        && !part.contains("..")
 }
 
 impl fmt::Display for ModelId {
@@ -85,7 +86,6 @@ impl FromStr for ModelName {
     type Err = BadName;
 
     fn from_str(text: &str) -> Result<ModelName, BadName> {
-        let bad = || BadName(text.to_owned());
         let mut rest = text;
         let mut revision = None;
         if let Some(page) = PAGES.iter().find_map(|page| text.strip_prefix(page)) {
@@ -102,10 +102,10 @@ impl FromStr for ModelName {
             None => (rest, None),
         };
         if revision.is_some_and(|r| !is_revision(r)) || tag.is_some_and(|t| !is_tag(t)) {
-            return Err(bad());
+            return Err(BadName(text.to_owned()));
         }
         Ok(ModelName {
-            id: id.parse().map_err(|_| bad())?,
+            id: id.parse().map_err(|_| BadName(text.to_owned()))?,
             tag: tag.map(str::to_owned),
             revision: revision.map(str::to_owned),
         })

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use sws_format::{is_plain_name, is_small_file};
 
 use crate::error::{clipped, some_of};
-use crate::{HubError, HubFile, Listing, choose_gguf};
+use crate::{HubError, HubFile, Listing, UnclearTag, choose_gguf};
 
 const SINGLE: &str = "model.safetensors";
 /// Name of the index of weight files.
@@ -62,7 +62,6 @@ pub fn select(
     tag: Option<&str>,
     index: &mut dyn FnMut(&HubFile) -> Result<Vec<u8>, HubError>,
 ) -> Result<RepositoryFiles, HubError> {
-    let contents = |problem: String| HubError::Contents { id: listing.id.clone(), problem };
     let safetensors = match (tag, listing.file(SINGLE), listing.file(INDEX)) {
         (Some(_), ..) => None,
         (None, Some(file), _) => Some(vec![file.clone()]),
@@ -71,12 +70,12 @@ pub fn select(
     };
     if let Some(files) = safetensors {
         let Some(config) = listing.file(CONFIG) else {
-            return Err(contents("has no config.json; it is not a model by itself".to_owned()));
+            return Err(listing.contents_error("has no config.json; it is not a model by itself"));
         };
         if !is_small_file(CONFIG, config.len) {
-            let problem = format!("lists a config.json of {} bytes", config.len);
-            return Err(contents(format!(
-                "{problem}, too long for a configuration; report it there"
+            return Err(listing.contents_error(format!(
+                "lists a config.json of {} bytes, too long for a configuration; report it there",
+                config.len
             )));
         }
         let small = listing.files.iter().filter(|file| is_small_file(&file.name, file.len));
@@ -85,30 +84,34 @@ pub fn select(
         return Ok(RepositoryFiles { weights: WeightFiles::Safetensors(files), small });
     }
     let names = listing.files.iter().map(|file| file.name.as_str());
-    let found = choose_gguf(names, tag).map_err(|unclear| {
-        let models = match unclear.models.is_empty() {
-            true => {
-                return contents("has no GGUF file; leave out what follows the colon".to_owned());
-            }
-            false => some_of(&unclear.models),
-        };
-        match (unclear.none, tag) {
-            (true, Some(tag)) => {
-                contents(format!("has no `{tag}` among {models}; choose one of them"))
-            }
-            _ => HubError::Several { id: listing.id.clone(), models: unclear.models },
-        }
-    })?;
+    let found = match choose_gguf(names, tag) {
+        Ok(found) => found,
+        Err(unclear) => return Err(unclear_error(listing, tag, unclear)),
+    };
     if found.is_empty() {
         let pickles = listing.files.iter().any(|file| file.name.ends_with(".bin"));
-        return Err(contents(match pickles {
-            true => "has PyTorch weights only, which can run code when opened; look for a copy in safetensors or GGUF".to_owned(),
-            false => "holds neither safetensors nor GGUF weights; check its name".to_owned(),
+        return Err(listing.contents_error(match pickles {
+            true => "has PyTorch weights only, which can run code when opened; look for a copy in safetensors or GGUF",
+            false => "holds neither safetensors nor GGUF weights; check its name",
         }));
     }
     let files: Vec<HubFile> =
         found.into_iter().filter_map(|name| listing.file(name)).cloned().collect();
     Ok(RepositoryFiles { weights: WeightFiles::Gguf(files), small: Vec::new() })
+}
+
+/// The error for a tag that does not choose one of the models in GGUF.
+fn unclear_error(listing: &Listing, tag: Option<&str>, unclear: UnclearTag) -> HubError {
+    if unclear.models.is_empty() {
+        return listing.contents_error("has no GGUF file; leave out what follows the colon");
+    }
+    match tag {
+        Some(tag) if unclear.none => {
+            let models = some_of(&unclear.models);
+            listing.contents_error(format!("has no `{tag}` among {models}; choose one of them"))
+        }
+        _ => HubError::Several { id: listing.id.clone(), models: unclear.models },
+    }
 }
 
 /// The files that an index lists.
@@ -117,21 +120,26 @@ fn listed(listing: &Listing, json: &[u8]) -> Result<Vec<HubFile>, HubError> {
     struct WeightIndex {
         weight_map: std::collections::HashMap<String, String>,
     }
-    let contents = |problem: String| HubError::Contents { id: listing.id.clone(), problem };
-    let index: WeightIndex = serde_json::from_slice(json)
-        .map_err(|e| contents(format!("has a damaged {INDEX} ({e}); report it there")))?;
+    let index: WeightIndex = serde_json::from_slice(json).map_err(|e| {
+        listing.contents_error(format!("has a damaged {INDEX} ({e}); report it there"))
+    })?;
     let names: BTreeSet<String> = index.weight_map.into_values().collect();
     if names.is_empty() {
-        return Err(contents(format!("has a {INDEX} that lists no files; report it there")));
+        let problem = format!("has a {INDEX} that lists no files; report it there");
+        return Err(listing.contents_error(problem));
     }
-    let find = |name: String| match listing.file(&name).filter(|_| is_plain_name(&name)) {
-        Some(file) => Ok(file.clone()),
-        None => Err(contents(format!(
-            "has no {:?}, though {INDEX} lists it; report it there",
-            clipped(&name)
-        ))),
-    };
-    names.into_iter().map(find).collect()
+    let mut files = Vec::with_capacity(names.len());
+    for name in names {
+        match listing.file(&name) {
+            Some(file) if is_plain_name(&name) => files.push(file.clone()),
+            _ => {
+                let name = clipped(&name);
+                let problem = format!("has no {name:?}, though {INDEX} lists it; report it there");
+                return Err(listing.contents_error(problem));
+            }
+        }
+    }
+    Ok(files)
 }
 
 #[cfg(test)]

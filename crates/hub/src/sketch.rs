@@ -49,9 +49,10 @@ impl Client {
         for old in [&fresh, &beside] {
             remove(old)?;
         }
-        let refused = |e| HubError::write(&fresh, e);
-        let out = File::create(&fresh).map_err(refused)?;
-        out.set_len(file.len).and_then(|()| write_all_at(&out, &first, 0)).map_err(refused)?;
+        let out = File::create(&fresh).map_err(HubError::writing(&fresh))?;
+        out.set_len(file.len)
+            .and_then(|()| write_all_at(&out, &first, 0))
+            .map_err(HubError::writing(&fresh))?;
         let here = first.len() as u64;
         let all = ranges.len() + 1;
         step(1, all + 1);
@@ -59,14 +60,14 @@ impl Client {
             let missing = range.start.max(here)..range.end;
             if !missing.is_empty() {
                 let start = missing.start;
-                write_all_at(&out, &fetch(missing)?, start).map_err(refused)?;
+                write_all_at(&out, &fetch(missing)?, start).map_err(HubError::writing(&fresh))?;
             }
             step(number + 2, all + 1);
         }
-        out.sync_data().map_err(refused)?;
-        let hash = hash(&fresh).map_err(refused)?;
-        std::fs::write(&beside, hash).map_err(|e| HubError::write(&beside, e))?;
-        std::fs::rename(&fresh, path).map_err(refused)?;
+        out.sync_data().map_err(HubError::writing(&fresh))?;
+        let hash = hash(&fresh).map_err(HubError::writing(&fresh))?;
+        std::fs::write(&beside, hash).map_err(HubError::writing(&beside))?;
+        std::fs::rename(&fresh, path).map_err(HubError::writing(&fresh))?;
         step(1, 1);
         Ok(())
     }
@@ -81,20 +82,19 @@ impl Client {
         let len = range.end - range.start;
         if len == 0 || len > MAX_RANGE {
             let reason = format!("{:?} with a header of {len} bytes", file.name);
-            return Err(HttpFailure::Answer { url: address.render(), reason });
+            return Err(address.bad_answer(reason));
         }
         self.retried(&mut |_| {
             let mut reply = self.get(address, Some(ByteRange(range.start, Some(range.end - 1))))?;
-            let wrong = |reason| HttpFailure::Answer { url: address.render(), reason };
-            let start = starts_at(&reply, file.len).map_err(wrong)?;
+            let start = starts_at(&reply, file.len).map_err(|reason| address.bad_answer(reason))?;
             // Without ranges, the whole file would have to be transferred for each range.
             if reply.status() != StatusCode::PARTIAL_CONTENT && range.start > 0 {
-                return Err(wrong(
-                    "whole files where ranges were asked for; use --keep".to_owned(),
-                ));
+                let reason = "whole files where ranges were asked for; use --keep";
+                return Err(address.bad_answer(reason));
             }
             if start != range.start {
-                return Err(wrong(format!("bytes from {start} instead of {}", range.start)));
+                let reason = format!("bytes from {start} instead of {}", range.start);
+                return Err(address.bad_answer(reason));
             }
             let mut bytes = Vec::new();
             let read = self.body(&mut reply).take(len).read_to_end(&mut bytes);
@@ -117,13 +117,15 @@ fn hash_file(sketch: &Path) -> PathBuf {
 /// True for a sketch of this length that still has its original bytes. The hub lists no hash of a
 /// header, and the fingerprint of begun shards depends on these bytes.
 pub(crate) fn is_intact(sketch: &Path, len: u64) -> bool {
-    let intact = || {
-        let about = sketch.symlink_metadata()?;
-        let mut expected = String::new();
-        open_regular(hash_file(sketch))?.take(DIGITS).read_to_string(&mut expected)?;
-        io::Result::Ok(about.is_file() && about.len() == len && hash(sketch)? == expected)
-    };
-    intact().unwrap_or(false)
+    has_hash(sketch, len).unwrap_or(false)
+}
+
+/// True for a file of this length with the hash that is recorded beside it.
+fn has_hash(sketch: &Path, len: u64) -> io::Result<bool> {
+    let about = sketch.symlink_metadata()?;
+    let mut expected = String::new();
+    open_regular(hash_file(sketch))?.take(DIGITS).read_to_string(&mut expected)?;
+    Ok(about.is_file() && about.len() == len && hash(sketch)? == expected)
 }
 
 /// Hash of a sketch: its length, its header and its samples.
@@ -149,37 +151,37 @@ fn hash(sketch: &Path) -> io::Result<String> {
 
 /// The ranges of a sketch, for a file with these first bytes.
 fn ranges(listing: &Listing, file: &HubFile, first: &[u8]) -> Result<Vec<Range<u64>>, HubError> {
-    let damaged = |reason: String| HubError::Contents {
-        id: listing.id.clone(),
-        problem: format!("has a file {:?} that is not safetensors: {reason}", file.name),
+    let reason = match first.first_chunk::<8>() {
+        Some(first) => match sws_format::sketch(*first, file.len) {
+            Ok(ranges) => return Ok(ranges),
+            Err(e) => e.to_string(),
+        },
+        None => "it is too short".to_owned(),
     };
-    let first = first.first_chunk::<8>().ok_or_else(|| damaged("it is too short".to_owned()))?;
-    sws_format::sketch(*first, file.len).map_err(|e| damaged(e.to_string()))
+    let problem = format!("has a file {:?} that is not safetensors: {reason}", file.name);
+    Err(listing.contents_error(problem))
 }
 
 /// True if a whole file has the bytes of its sketch.
 pub(crate) fn agrees(sketch: &Path, whole: &Path) -> Result<bool, HubError> {
-    let open = |path: &Path| File::open(path).map_err(|e| HubError::read(path, e));
-    let a = open(sketch)?;
-    let b = open(whole)?;
-    let len =
-        |file: &File, path| file.metadata().map(|m| m.len()).map_err(|e| HubError::read(path, e));
-    let total = len(&a, sketch)?;
-    if len(&b, whole)? != total {
+    let a = File::open(sketch).map_err(HubError::reading(sketch))?;
+    let b = File::open(whole).map_err(HubError::reading(whole))?;
+    let total = a.metadata().map_err(HubError::reading(sketch))?.len();
+    if b.metadata().map_err(HubError::reading(whole))?.len() != total {
         return Ok(false);
     }
-    let read = |file: &File, path, range: &Range<u64>| {
-        let mut bytes = vec![0; (range.end - range.start) as usize];
-        read_exact_at(file, &mut bytes, range.start)
-            .map(|()| bytes)
-            .map_err(|e| HubError::read(path, e))
-    };
-    let first = read(&a, sketch, &(0..total.min(8)))?;
+    let first = read_range(&a, sketch, &(0..total.min(8)))?;
     let ranges = first.first_chunk::<8>().and_then(|first| sws_format::sketch(*first, total).ok());
     for range in ranges.unwrap_or_default() {
-        if read(&a, sketch, &range)? != read(&b, whole, &range)? {
+        if read_range(&a, sketch, &range)? != read_range(&b, whole, &range)? {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+fn read_range(file: &File, path: &Path, range: &Range<u64>) -> Result<Vec<u8>, HubError> {
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    read_exact_at(file, &mut bytes, range.start).map_err(HubError::reading(path))?;
+    Ok(bytes)
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use sws_format::open_regular;
 
 use crate::CachedModel;
+use crate::cache::{entries, names_in};
 use crate::name::{begins_commit, is_commit, is_revision};
 
 const MAIN: &str = "main";
@@ -41,23 +42,27 @@ impl CachedModel {
     pub fn snapshots(&self) -> Vec<Snapshot> {
         let plain = self.snapshot(None);
         let names = self.revisions();
-        let snapshot = |commit: String| {
+        let mut found = Vec::new();
+        for commit in self.commits() {
             let dir = self.at(&commit);
-            let named = || names.get(&commit).cloned().or_else(|| self.shortest(&commit));
-            let revision = if plain.as_ref() == Some(&dir) { None } else { Some(named()?) };
-            Some(Snapshot { commit, revision, dir })
-        };
-        let mut found: Vec<Snapshot> = self.commits().into_iter().filter_map(snapshot).collect();
+            let revision = match plain.as_ref() == Some(&dir) {
+                true => None,
+                false => match names.get(&commit).cloned().or_else(|| self.shortest(&commit)) {
+                    None => continue,
+                    named => named,
+                },
+            };
+            found.push(Snapshot { commit, revision, dir });
+        }
         found.sort_by_key(|snapshot| snapshot.revision.clone());
         found
     }
 
     /// The commits that have a snapshot, sorted. They are directory names, which may be anything.
     pub fn commits(&self) -> Vec<String> {
-        let entries = self.dir().join("snapshots").read_dir().into_iter().flatten().flatten();
-        let dirs = entries.filter(|entry| entry.path().is_dir());
-        let mut commits: Vec<String> =
-            dirs.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        let dir = self.dir().join("snapshots");
+        let mut commits: Vec<String> = names_in(&dir).collect();
+        commits.retain(|name| dir.join(name).is_dir());
         commits.sort();
         commits
     }
@@ -87,8 +92,14 @@ impl CachedModel {
 
     /// The shortest prefix of a commit that no other commit has.
     fn shortest(&self, commit: &str) -> Option<String> {
-        let found = |digits: &&str| self.beginning_with(digits).is_some();
-        (1..=commit.len()).filter_map(|len| commit.get(..len)).find(found).map(str::to_owned)
+        for len in 1..=commit.len() {
+            if let Some(digits) = commit.get(..len)
+                && self.beginning_with(digits).is_some()
+            {
+                return Some(digits.to_owned());
+            }
+        }
+        None
     }
 
     /// The shortest branch or tag name of each commit.
@@ -101,12 +112,13 @@ impl CachedModel {
 }
 
 fn single(commits: Vec<String>) -> Option<String> {
-    <[String; 1]>::try_from(commits).ok().map(|[only]| only)
+    let [only] = <[String; 1]>::try_from(commits).ok()?;
+    Some(only)
 }
 
 /// Adds the files of a directory and its folders, with paths relative to it.
 fn below(dir: &Path, folder: &str, folders: u32, names: &mut Vec<String>) {
-    for entry in dir.read_dir().into_iter().flatten().flatten() {
+    for entry in entries(dir) {
         let Ok(name) = entry.file_name().into_string() else { continue };
         let name = format!("{folder}{name}");
         match entry.file_type() {

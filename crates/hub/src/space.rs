@@ -9,7 +9,7 @@ use crate::HubError;
 pub fn free_space(dir: &Path) -> Result<Option<u64>, HubError> {
     let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
     let existing = absolute.ancestors().find(|dir| dir.is_dir()).unwrap_or(Path::new("/"));
-    sws_os::space::free(existing).map_err(|e| HubError::read(existing, e))
+    sws_os::space::free(existing).map_err(HubError::reading(existing))
 }
 
 /// Fails if the disk of `dir`, which need not exist yet, has less than `needed` bytes free.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sws_os::lock::DirLock;
 
-use crate::cache::{remove, tree_size, write_synced};
+use crate::cache::{entries, remove, tree_size, write_synced};
 use crate::digest::Digest;
 use crate::name::is_commit;
 use crate::{HubError, Listing, ModelId, staging};
@@ -76,8 +76,8 @@ pub struct Staging {
 impl Staging {
     /// Opens the directory of a download, or creates it.
     pub fn open(dir: &Path) -> Result<Staging, HubError> {
-        std::fs::create_dir_all(dir).map_err(|e| HubError::write(dir, e))?;
-        let lock = DirLock::take(dir).map_err(|e| HubError::read(dir, e))?;
+        std::fs::create_dir_all(dir).map_err(HubError::writing(dir))?;
+        let lock = DirLock::take(dir).map_err(HubError::reading(dir))?;
         let lock = lock.ok_or_else(|| HubError::Busy { dir: dir.to_owned() })?;
         Ok(Staging { dir: dir.to_owned(), _lock: lock })
     }
@@ -88,11 +88,11 @@ impl Staging {
         let path = self.dir.join(RECORD);
         let bytes = match std::fs::metadata(&path) {
             Ok(about) if about.is_file() && about.len() <= MAX_RECORD => {
-                std::fs::read(&path).map_err(|e| HubError::read(&path, e))?
+                std::fs::read(&path).map_err(HubError::reading(&path))?
             }
             Ok(_) => return Err(foreign(format!("a {RECORD} of another program"))),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                let entries = self.dir.read_dir().map_err(|e| HubError::read(&self.dir, e))?;
+                let entries = self.dir.read_dir().map_err(HubError::reading(&self.dir))?;
                 let mut others = entries.flatten().filter(|entry| entry.file_name() != UNRECORDED);
                 return match others.next() {
                     None => Ok(BegunDownload::Nothing),
@@ -114,10 +114,9 @@ impl Staging {
 
     /// True if the directory contains only files of downloads.
     fn is_laid_out(&self) -> Result<bool, HubError> {
-        let refused = |e| HubError::read(&self.dir, e);
         let mut has_sketches = false;
-        for entry in self.dir.read_dir().map_err(refused)? {
-            let name = entry.map_err(refused)?.file_name();
+        for entry in self.dir.read_dir().map_err(HubError::reading(&self.dir))? {
+            let name = entry.map_err(HubError::reading(&self.dir))?.file_name();
             has_sketches |= name == SKETCH;
             if ![RECORD, UNRECORDED, SKETCH, WHOLE].iter().any(|ours| name == *ours) {
                 return Ok(false);
@@ -138,14 +137,14 @@ impl Staging {
         remove(&fresh)?;
         write_synced(&fresh, &json)
             .and_then(|()| std::fs::rename(&fresh, &path))
-            .map_err(|e| HubError::write(&path, e))
+            .map_err(HubError::writing(&path))
     }
 
     /// Removes the shards `out` of this download after [`HubError::Sketch`], so that they are made
     /// again: the fingerprint in each of them includes the wrong header. Sketches are removed last,
     /// so that an interrupted call can be repeated.
     pub fn restart(&self, out: &Path) -> Result<(), HubError> {
-        for entry in out.read_dir().into_iter().flatten().flatten() {
+        for entry in entries(out) {
             remove(&entry.path())?;
         }
         remove(&self.dir.join(SKETCH))

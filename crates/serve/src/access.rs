@@ -63,11 +63,7 @@ fn is_public(path: &str) -> bool {
 
 /// The owner of a request's key. Takes the same time for all wrong keys of one length.
 fn key(config: &ServerConfig, headers: &HeaderMap) -> Option<Owner> {
-    let bearer = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
-    let bearer = bearer.and_then(|value| {
-        let (scheme, key) = value.split_at_checked("bearer ".len())?;
-        scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
-    });
+    let bearer = headers.get(AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
     let given = [bearer, headers.get(API_KEY).map(|value| value.as_bytes())];
     let mut owner = None;
     for given in given.into_iter().flatten() {
@@ -78,6 +74,12 @@ fn key(config: &ServerConfig, headers: &HeaderMap) -> Option<Owner> {
         }
     }
     owner
+}
+
+/// The key after the word `Bearer`.
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, key) = value.split_at_checked("bearer ".len())?;
+    if scheme.eq_ignore_ascii_case(b"bearer ") { Some(key.trim_ascii()) } else { None }
 }
 
 /// Compares two keys in a time that depends only on their lengths.

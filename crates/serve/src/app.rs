@@ -101,7 +101,10 @@ impl App {
         if self.is_draining() {
             return Err(Failure::unavailable("the server is about to end; try another"));
         }
-        self.served.get().map(Vec::as_slice).ok_or_else(|| Failure::unavailable("Loading model"))
+        match self.served.get() {
+            Some(all) => Ok(all),
+            None => Err(Failure::unavailable("Loading model")),
+        }
     }
 
     /// Records that a model is loaded.
@@ -119,8 +122,10 @@ impl App {
 
     /// The model that answers requests that name none: the first.
     pub(crate) fn served(&self) -> Result<Arc<Served>, Failure> {
-        let first = self.all()?.first();
-        first.map(Arc::clone).ok_or_else(|| Failure::unavailable("Loading model"))
+        match self.all()?.first() {
+            Some(first) => Ok(Arc::clone(first)),
+            None => Err(Failure::unavailable("Loading model")),
+        }
     }
 
     /// The model with this name, or the first if there is no name.
@@ -128,8 +133,10 @@ impl App {
         let Some(asked) = asked else { return self.served() };
         let all = self.all()?;
         let exact = all.iter().find(|served| served.identity.names.has(asked));
-        let found = exact.or_else(|| all.iter().find(|served| served.is_named(asked)));
-        found.map(Arc::clone).ok_or_else(|| self.no_model(asked))
+        match exact.or_else(|| all.iter().find(|served| served.is_named(asked))) {
+            Some(found) => Ok(Arc::clone(found)),
+            None => Err(self.no_model(asked)),
+        }
     }
 
     /// The refusal of a request for another model.
@@ -145,8 +152,10 @@ impl App {
 
     /// The model that is loaded, or else the first.
     pub(crate) fn current(&self) -> Result<Arc<Served>, Failure> {
-        let loaded = self.all()?.iter().find(|served| served.engine.is_loaded());
-        loaded.map_or_else(|| self.served(), |served| Ok(Arc::clone(served)))
+        match self.all()?.iter().find(|served| served.engine.is_loaded()) {
+            Some(loaded) => Ok(Arc::clone(loaded)),
+            None => self.served(),
+        }
     }
 
     /// Closes the queue. Texts that have begun continue.
@@ -230,12 +239,12 @@ impl App {
         let entry = RequestEntry::new(origin, cancel.clone(), cost, queued, &prompts);
         let listed = self.requests.add(entry);
         let model = served.identity.number;
-        let job = |(number, text)| {
+        let mut jobs = Vec::with_capacity(texts.len());
+        for (number, text) in texts.into_iter().enumerate() {
             let events = events.clone();
             let entry = Arc::clone(&listed.entry);
-            QueuedText { model, text, number, events, queued, entry }
-        };
-        let jobs = texts.into_iter().enumerate().map(job).collect();
+            jobs.push(QueuedText { model, text, number, events, queued, entry });
+        }
         self.queue.push(jobs, limits)?;
         Ok(ReplyTicket::new(received, cancel, limits.queue_time, listed))
     }

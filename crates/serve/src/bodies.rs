@@ -130,9 +130,13 @@ impl Bodies {
                 Ok(permits) => Right::Pool(permits),
                 Err(_) => {
                     waited = true;
-                    let right = timeout(limits.body_time * WAIT, self.right(permits)).await;
-                    let right = right.map_err(|_| Failure::crowded())?;
-                    right.map_err(|_| Failure::unavailable("the server is about to end"))?
+                    match timeout(limits.body_time * WAIT, self.right(permits)).await {
+                        Ok(Ok(right)) => right,
+                        Ok(Err(_)) => {
+                            return Err(Failure::unavailable("the server is about to end"));
+                        }
+                        Err(_) => return Err(Failure::crowded()),
+                    }
                 }
             };
             received.take(permits);

@@ -165,9 +165,10 @@ impl ChatTexts {
         if sampling.n > 1 {
             check_bytes(sampling.n * text_bytes(&text), &app.config.limits)?;
         }
-        let copy =
-            |number| BatchRequest { generation: sampling.generation(number), ..text.clone() };
-        let mut texts: Vec<BatchRequest> = (0..sampling.n).map(copy).collect();
+        let mut texts = Vec::with_capacity(sampling.n);
+        for number in 0..sampling.n {
+            texts.push(BatchRequest { generation: sampling.generation(number), ..text.clone() });
+        }
         let certified = certified(app, served, &sampling, &mut texts)?;
         let tally = tally.with(certified);
         let has_ranks = ranks.is_some();
@@ -268,15 +269,15 @@ impl ChatAnswer {
 
     fn whole(&mut self) -> Value {
         let ends: Vec<_> = self.tally.made().map(|made| made.made.end).collect();
-        let choices = ends.into_iter().enumerate().map(|(number, end)| {
-            json!({
+        let mut choices = Vec::with_capacity(ends.len());
+        for (number, end) in ends.into_iter().enumerate() {
+            choices.push(json!({
                 "index": number,
                 "message": message(self.replies.parts(number), self.calls),
                 "logprobs": self.logprobs(number),
                 "finish_reason": self.reason(number, end),
-            })
-        });
-        let choices = choices.collect();
+            }));
+        }
         let mut whole = self.head.object("chat.completion", choices);
         whole["usage"] = self.tally.usage();
         self.tally.add_costs(&mut whole);

@@ -179,7 +179,9 @@ pub(crate) fn completion_texts(
     if best_of.is_some_and(|best| best != sampling.n) {
         return Err(Failure::unsupported("best_of", "best_of is supported only if it equals n"));
     }
-    if let Some(logprobs) = logprobs.filter(|&logprobs| logprobs > RANKS) {
+    if let Some(logprobs) = logprobs
+        && logprobs > RANKS
+    {
         let message = format!("logprobs is {logprobs}, and must be at most {RANKS}");
         return Err(Failure::field("logprobs", message));
     }
@@ -198,9 +200,10 @@ pub(crate) fn completion_texts(
         let message = format!("a request has 1 to {most} texts: its prompts times n");
         return Err(Failure::field("prompt", message));
     }
-    let format = parse::<StructuredFields>(body)?.output_format()?;
-    let constraint =
-        format.map(|format| format.of_a_text(app, served, &sampling.generation)).transpose()?;
+    let constraint = match parse::<StructuredFields>(body)?.output_format()? {
+        Some(format) => Some(format.of_a_text(app, served, &sampling.generation)?),
+        None => None,
+    };
     let cancel = Cancel::new();
     let mut texts = Vec::new();
     let mut choices = Vec::new();
@@ -364,11 +367,10 @@ impl Completed {
 
     fn whole(&mut self) -> Value {
         let ends: Vec<_> = self.tally.made().map(|made| made.made.end).collect();
-        let choices = ends.into_iter().zip(&mut self.choices).enumerate();
-        let choices = choices.map(|(number, (end, choice))| {
-            choice.take(number, self.has_ranks, Some(finish_reason(end)))
-        });
-        let choices = choices.collect();
+        let mut choices = Vec::with_capacity(ends.len());
+        for (number, (end, choice)) in ends.into_iter().zip(&mut self.choices).enumerate() {
+            choices.push(choice.take(number, self.has_ranks, Some(finish_reason(end))));
+        }
         let mut whole = self.head.object("text_completion", choices);
         whole["usage"] = self.tally.usage();
         self.tally.add_costs(&mut whole);
@@ -389,7 +391,9 @@ impl AnswerWriter for Completed {
                 comment(out, &format!("prompt {}/{}", progress.done, progress.total));
             }
             Happened::Ranked(ranks) => {
-                ranks.iter().for_each(|rank| choice.rank(&self.served, rank));
+                for rank in &ranks {
+                    choice.rank(&self.served, rank);
+                }
             }
             Happened::Piece(piece, rank) => {
                 choice.text.push_str(&piece.text);

@@ -54,18 +54,28 @@ impl RequestCost {
     }
 }
 
+/// A part as a share from 0 to 1; `None` of nothing.
+fn share(part: f64, whole: f64) -> Option<f64> {
+    (whole > 0.0).then(|| (part / whole).clamp(0.0, 1.0))
+}
+
+/// Number of hits, and of all experts that routers chose.
+fn hits_of(counters: &Counters) -> [u64; 2] {
+    let mut hits = 0;
+    let mut all = 0;
+    for layer in counters.layers.values() {
+        hits += layer.hits;
+        all += layer.hits + layer.late + layer.misses;
+    }
+    [hits, all]
+}
+
 impl Spent {
     fn between(before: &Counters, now: &Counters) -> Spent {
-        let looked = |counters: &Counters| {
-            let layers = counters.layers.values();
-            layers.fold([0, 0], |[hits, all], layer| {
-                [hits + layer.hits, all + layer.hits + layer.late + layer.misses]
-            })
-        };
-        let ([hits, all], [hits_before, all_before]) = (looked(now), looked(before));
+        let [hits, all] = hits_of(now);
+        let [hits_before, all_before] = hits_of(before);
         let passes = now.passes.saturating_sub(before.passes).as_secs_f64();
         let stalls = now.clocks.stalls.time.saturating_sub(before.clocks.stalls.time).as_secs_f64();
-        let share = |part: f64, whole: f64| (whole > 0.0).then(|| (part / whole).clamp(0.0, 1.0));
         Spent {
             bytes: now.device_bytes.saturating_sub(before.device_bytes),
             hit_rate: share((hits - hits_before) as f64, (all - all_before) as f64),

@@ -39,10 +39,11 @@ pub(crate) struct Histogram {
 
 impl Histogram {
     pub(crate) fn add(&self, time: Duration) {
-        let within = SECONDS.iter().zip(&self.buckets);
-        within
-            .filter(|(limit, _)| time.as_secs_f64() <= **limit)
-            .for_each(|(_, bucket)| bucket.add(1));
+        for (limit, bucket) in SECONDS.iter().zip(&self.buckets) {
+            if time.as_secs_f64() <= *limit {
+                bucket.add(1);
+            }
+        }
         self.count.add(1);
         self.micros.add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
     }
@@ -131,7 +132,9 @@ impl ServerCounts {
     /// Records that the model is closed, with all its texts and prefixes.
     pub(crate) fn unloaded(&self) {
         let gone = [&self.running, &self.positions, &self.kept];
-        gone.into_iter().chain(&self.states).for_each(|count| count.set(0));
+        for count in gone.into_iter().chain(&self.states) {
+            count.set(0);
+        }
     }
 
     /// Writes the counters in the format of Prometheus.

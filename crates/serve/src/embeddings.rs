@@ -128,11 +128,15 @@ impl VectorsAsked {
         pooling: StatePooling,
     ) -> Result<Prepared, Failure> {
         let VectorsAsked { model, prompts, dimensions, form } = self;
-        if let Some(model) = model.filter(|model| !served.is_named(model)) {
+        if let Some(model) = model
+            && !served.is_named(&model)
+        {
             return Err(app.no_model(&model));
         }
         let width = served.model.spec().hidden;
-        if let Some(dimensions) = dimensions.filter(|count| !(1..=width).contains(count)) {
+        if let Some(dimensions) = dimensions
+            && !(1..=width).contains(&dimensions)
+        {
             let message = format!("dimensions is {dimensions}, and must be between 1 and {width}");
             return Err(Failure::field("dimensions", message));
         }
@@ -193,17 +197,19 @@ impl VectorsAnswer {
     fn whole(&mut self) -> Value {
         let [tokens, _] = self.tally.tokens();
         let mut vectors = std::mem::take(&mut self.vectors);
-        vectors.iter_mut().for_each(|vector| shorten(vector, self.dimensions));
+        for vector in &mut vectors {
+            shorten(vector, self.dimensions);
+        }
         match self.form {
             VectorForm::Numbers | VectorForm::Base64 => {
-                let entry = |(index, vector): (usize, Vec<f32>)| {
-                    let vector = match self.form {
+                let mut data = Vec::with_capacity(vectors.len());
+                for (index, vector) in vectors.into_iter().enumerate() {
+                    let vector: Value = match self.form {
                         VectorForm::Base64 => base64(&vector).into(),
                         _ => json!(vector),
                     };
-                    json!({"object": "embedding", "index": index, "embedding": vector})
-                };
-                let data: Vec<Value> = vectors.into_iter().enumerate().map(entry).collect();
+                    data.push(json!({"object": "embedding", "index": index, "embedding": vector}));
+                }
                 let mut x_sws = self.tally.spent();
                 x_sws["pooling"] = match self.pooling {
                     StatePooling::Mean => "mean".into(),
@@ -261,7 +267,9 @@ fn shorten(vector: &mut Vec<f32>, dimensions: usize) {
     vector.truncate(dimensions);
     let length = vector.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
     if length > 0.0 {
-        vector.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
+        for x in vector {
+            *x = (f64::from(*x) / length) as f32;
+        }
     }
 }
 

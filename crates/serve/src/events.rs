@@ -77,8 +77,12 @@ fn told(app: &App, owner: u64) -> Result<Told, Failure> {
 
 fn hello(served: &Served, writer: &FrameWriter) -> Hello {
     let plan = served.plan.as_ref();
-    let uses = plan.map(|plan| plan.ledger.lines().filter(|&(_, bytes)| bytes > 0));
-    let uses = uses.into_iter().flatten().map(|(what, bytes)| (what.words().to_owned(), bytes));
+    let mut uses = Vec::new();
+    for (what, bytes) in plan.into_iter().flat_map(|plan| plan.ledger.lines()) {
+        if bytes > 0 {
+            uses.push((what.words().to_owned(), bytes));
+        }
+    }
     let expected = plan.map(|plan| Expected {
         hit_rate: (plan.per_token.experts > 0).then_some(plan.per_token.hit_rate),
         bytes: plan.per_token.read(),
@@ -88,7 +92,7 @@ fn hello(served: &Served, writer: &FrameWriter) -> Hello {
         model: served.id().to_owned(),
         rows: writer.rows(),
         budget: plan.map(|plan| plan.ledger.budget()),
-        uses: uses.collect(),
+        uses,
         plan: expected,
         texts: served.texts,
         levels: LEVELS.to_vec(),

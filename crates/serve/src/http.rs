@@ -293,13 +293,11 @@ pub(crate) type RouterService = TowerToHyperService<Router>;
 
 /// The endpoints of a server.
 pub(crate) fn routes(app: Arc<App>) -> RouterService {
-    let add = |router: Router<Arc<App>>, route: &Route| router.route(route.path, (route.handler)());
-    let router = ROUTES
-        .iter()
-        .fold(Router::new(), add)
-        .fallback(no_route)
-        .method_not_allowed_fallback(no_method)
-        .with_state(app);
+    let mut router = Router::new();
+    for route in &ROUTES {
+        router = router.route(route.path, (route.handler)());
+    }
+    let router = router.fallback(no_route).method_not_allowed_fallback(no_method).with_state(app);
     TowerToHyperService::new(router)
 }
 

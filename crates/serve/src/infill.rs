@@ -52,9 +52,10 @@ pub(crate) fn fields() -> [&'static [&'static str]; 2] {
 /// Prepares a text to fill in.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
     let InfillRequest { input_prefix, input_suffix, input_extra, prompt, .. } = parse(body)?;
-    let files = input_extra.map_or(Vec::new(), |files| files.0).into_iter();
-    let files: Vec<InfillFile> =
-        files.map(|file| InfillFile { name: file.filename, text: file.text }).collect();
+    let mut files = Vec::new();
+    for file in input_extra.map_or(Vec::new(), |files| files.0) {
+        files.push(InfillFile { name: file.filename, text: file.text });
+    }
     let prefix = input_prefix + &prompt.unwrap_or_default();
     let tokens = prompt_tokens(served, "input_suffix", &prefix, &input_suffix, &files)?;
     let mut fields: Map<String, Value> = parse(body)?;

@@ -28,11 +28,11 @@ pub(crate) fn health(app: &App) -> Response<Body> {
 pub(crate) fn models(app: &App) -> Result<Value, Failure> {
     let all = app.all()?;
     let data: Vec<Value> = all.iter().map(|served| model(served)).collect();
-    let named = |served: &Arc<Served>| {
+    let mut models = Vec::with_capacity(all.len());
+    for served in all {
         let id = served.id();
-        json!({"slug": id, "display_name": id, "id": id})
-    };
-    let models: Vec<Value> = all.iter().map(named).collect();
+        models.push(json!({"slug": id, "display_name": id, "id": id}));
+    }
     Ok(json!({"object": "list", "data": data, "models": models}))
 }
 
@@ -65,8 +65,14 @@ fn model(served: &Served) -> Value {
 /// Interfaces that the model supports.
 fn capabilities(served: &Served) -> Vec<&'static str> {
     let has_template = served.text.template().is_some();
-    let all = [("completion", true), ("chat", has_template), ("tools", served.tools().is_some())];
-    all.into_iter().filter_map(|(name, is)| is.then_some(name)).collect()
+    let mut capabilities = vec!["completion"];
+    if has_template {
+        capabilities.push("chat");
+    }
+    if served.tools().is_some() {
+        capabilities.push("tools");
+    }
+    capabilities
 }
 
 /// `/props` of the model with this name, or of the first.

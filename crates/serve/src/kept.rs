@@ -96,9 +96,15 @@ impl KeptResponses {
     /// The item with this id, if its response belongs to the owner.
     pub(crate) fn item(&self, owner: u64, id: &str) -> Option<Value> {
         let kept = self.lock();
-        let own = kept.responses.iter().filter(|(response, _)| response.owner == owner);
-        let items = own.filter_map(|(response, _)| response.response["output"].as_array());
-        items.flatten().find(|item| item["id"] == id).cloned()
+        for (response, _) in &kept.responses {
+            if response.owner == owner
+                && let Some(items) = response.response["output"].as_array()
+                && let Some(item) = items.iter().find(|item| item["id"] == id)
+            {
+                return Some(item.clone());
+            }
+        }
+        None
     }
 
     /// Removes a response of an owner. Returns false if there is none with this id.

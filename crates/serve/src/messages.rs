@@ -208,11 +208,11 @@ pub(crate) fn render(
             format!("there are {} messages, and at most {most} are allowed", messages.len());
         return Err(Failure::field("messages", message));
     }
-    let template = served.text.template().ok_or_else(|| {
-        Failure::not_offered(
+    let Some(template) = served.text.template() else {
+        return Err(Failure::not_offered(
             "this model has no chat template, so it was not made for conversation; use /v1/completions",
-        )
-    })?;
+        ));
+    };
     let mut options = ChatOptions { now: app.clock.unix_seconds(), ..options };
     let rendered = match options.tools.take_if(|_| served.format.has_generic_calls()) {
         Some(tools) => with_generic_tools(template, &tools, messages, &options),
@@ -246,11 +246,10 @@ fn with_generic_tools(
     messages: &[ChatTurn],
     options: &ChatOptions,
 ) -> Result<ChatPrompt, ChatError> {
-    let messages_with = |place| generic::turns(tools, messages, place);
-    let rendered = template.prompt(&messages_with(ToolsMessage::System), options);
-    match rendered {
+    let turns = generic::turns(tools, messages, ToolsMessage::System);
+    match template.prompt(&turns, options) {
         Err(ChatError::Raised(_) | ChatError::Failed(_)) => {
-            template.prompt(&messages_with(ToolsMessage::User), options)
+            template.prompt(&generic::turns(tools, messages, ToolsMessage::User), options)
         }
         rendered => rendered,
     }

@@ -91,11 +91,14 @@ impl ModelMetrics<'_> {
         let bytes = bytes.map(|(kind, bytes)| (format!("kind=\"{}\"", kind.name()), bytes as f64));
         let help = "Bytes of weights that have arrived.";
         self.rows("sws_read_bytes_total", "counter", help, bytes);
-        let layers = counters.layers.values();
-        let [hits, late, misses] = layers.fold([0, 0, 0], |[hits, late, misses], layer| {
-            [hits + layer.hits, late + layer.late, misses + layer.misses]
-        });
-        let outcomes = [("hit", hits), ("late", late), ("miss", misses)];
+        let mut outcomes = [("hit", 0), ("late", 0), ("miss", 0)];
+        for layer in counters.layers.values() {
+            for ((_, count), more) in
+                outcomes.iter_mut().zip([layer.hits, layer.late, layer.misses])
+            {
+                *count += more;
+            }
+        }
         let rows =
             outcomes.map(|(outcome, count)| (format!("outcome=\"{outcome}\""), count as f64));
         let help = "Experts that routers chose: in memory, on their way, or neither.";
@@ -103,15 +106,17 @@ impl ModelMetrics<'_> {
         let device = counters.device_bytes as f64;
         self.one("sws_device_bytes_total", "counter", "Bytes read from the device.", device);
         if !counters.drives.is_empty() {
-            let drives = || counters.drives.iter().enumerate();
-            let label = |number| format!("drive=\"{number}\"");
+            let mut bytes = Vec::new();
+            let mut left_out = Vec::new();
+            for (number, drive) in counters.drives.iter().enumerate() {
+                let label = format!("drive=\"{number}\"");
+                bytes.push((label.clone(), drive.bytes as f64));
+                left_out.push((label, f64::from(u8::from(drive.is_left_out))));
+            }
             let help = "Bytes read from each drive: the model's own, and those of its copies.";
-            let bytes = drives().map(|(number, drive)| (label(number), drive.bytes as f64));
             self.rows("sws_drive_bytes_total", "counter", help, bytes);
             let help = "1 for a drive that failed and is left out.";
-            let left_out = |out| f64::from(u8::from(out));
-            let rows = drives().map(|(number, it)| (label(number), left_out(it.is_left_out)));
-            self.rows("sws_drive_left_out", "gauge", help, rows);
+            self.rows("sws_drive_left_out", "gauge", help, left_out);
         }
         let stalls = counters.clocks.stalls.time.as_secs_f64();
         self.one("sws_stall_seconds_total", "counter", "Waits of the computation.", stalls);
@@ -135,8 +140,8 @@ impl ModelMetrics<'_> {
     ) {
         let _ = writeln!(self.out, "# HELP {name} {help}\n# TYPE {name} {kind}");
         for (labels, value) in rows {
-            let all = [labels.as_str(), &self.label].into_iter().filter(|label| !label.is_empty());
-            let labels: Vec<&str> = all.collect();
+            let mut labels = vec![labels.as_str(), &self.label];
+            labels.retain(|label| !label.is_empty());
             let _ = match labels.as_slice() {
                 [] => writeln!(self.out, "{name} {value}"),
                 labels => writeln!(self.out, "{name}{{{}}} {value}", labels.join(",")),

@@ -2,9 +2,12 @@
 
 /// The value of `model` in a query, decoded; `None` if there is none.
 pub(crate) fn model_in(query: Option<&str>) -> Option<String> {
-    let mut fields = query?.split('&').filter_map(|field| field.split_once('='));
-    let (_, value) = fields.find(|(name, _)| *name == "model")?;
-    Some(decoded(value))
+    for field in query?.split('&') {
+        if let Some(("model", value)) = field.split_once('=') {
+            return Some(decoded(value));
+        }
+    }
+    None
 }
 
 /// A text without its `%` codes. A code that is none stays as it is.

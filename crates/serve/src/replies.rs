@@ -29,13 +29,13 @@ struct ParsedReply {
 impl Replies {
     /// Parsers for `n` answers.
     pub(crate) fn new(app: &App, served: &Served, request: &PromptRequest, n: usize) -> Replies {
-        let reply = || {
+        let mut replies = Vec::with_capacity(n);
+        for _ in 0..n {
             let mut reader = served.format.reader(&request.end, request.schemas.clone());
             // The begun part of an answer completes no part of a reply.
             reader.push(&request.begun, &mut Vec::new());
-            ParsedReply { reader, ..ParsedReply::default() }
-        };
-        let replies = (0..n).map(|_| reply()).collect();
+            replies.push(ParsedReply { reader, ..ParsedReply::default() });
+        }
         Replies { replies, next: app.first_call(), one_call: request.one_call }
     }
 

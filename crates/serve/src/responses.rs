@@ -147,11 +147,13 @@ impl ResponsesRequest {
             app.ignored("include");
         }
         let [entries, name, value] = METADATA;
-        let metadata = self.metadata.iter().flatten();
-        let is_long = |(key, text): (&String, &String)| {
-            key.chars().count() > name || text.chars().count() > value
-        };
-        if metadata.clone().count() > entries || metadata.clone().any(is_long) {
+        let mut count = 0;
+        let mut is_long = false;
+        for (key, text) in self.metadata.iter().flatten() {
+            count += 1;
+            is_long |= key.chars().count() > name || text.chars().count() > value;
+        }
+        if count > entries || is_long {
             let message = format!(
                 "metadata has at most {entries} entries, with {name} characters in a name and {value} in a value"
             );
@@ -200,8 +202,10 @@ impl ResponsesRequest {
         served: &Served,
         owner: u64,
     ) -> Result<(PromptRequest, Vec<ChatTurn>), Failure> {
-        let more = self.input.0.iter_mut().filter_map(|item| item.tools.take());
-        let more: Vec<Json> = more.flatten().collect();
+        let mut more: Vec<Json> = Vec::new();
+        for item in &mut self.input.0 {
+            more.extend(item.tools.take().into_iter().flatten());
+        }
         if !more.is_empty() {
             self.tools.get_or_insert_default().extend(more);
         }
@@ -324,7 +328,10 @@ pub(crate) fn count(
 /// Returns a kept response.
 pub(crate) fn kept(app: &App, owner: u64, id: &str) -> Result<Value, Failure> {
     let kept = app.kept.get(owner, id);
-    kept.map(|kept| kept.response).ok_or_else(|| no_response(app, id))
+    match kept {
+        Some(kept) => Ok(kept.response),
+        None => Err(no_response(app, id)),
+    }
 }
 
 /// Deletes a kept response.

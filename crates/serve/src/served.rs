@@ -144,7 +144,9 @@ impl Served {
         let thinks = text.template().is_some_and(ChatTemplate::thinks);
         let options = GenerationOptions { conversation, thinks, ..GenerationOptions::default() };
         let generation = defaults.generation(&options)?;
-        generation.ignored.iter().for_each(|sentence| log(sentence));
+        for sentence in &generation.ignored {
+            log(sentence);
+        }
         Ok(Served {
             defaults,
             settings: generation.settings(),

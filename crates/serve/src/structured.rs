@@ -228,7 +228,9 @@ fn structured(raw: &RawValue) -> Result<Vec<OutputFormat>, Failure> {
     structures.extend(regex.map(Structure::Regex));
     structures.extend(choice.map(Structure::Choice));
     structures.extend(grammar.map(Structure::Grammar));
-    structures.extend(json_object.filter(|&object| object).map(|_| Structure::Object));
+    if json_object == Some(true) {
+        structures.push(Structure::Object);
+    }
     if structures.is_empty() {
         return Err(empty(field));
     }
@@ -357,14 +359,17 @@ impl OutputFormat {
     }
 
     fn compiled(&self, served: &Served, generation: &Generation) -> Result<Grammar, Failure> {
-        let refused = |error: &StructureError| match error {
-            StructureError::Vocabulary(_) => {
-                Failure::unsupported(self.field, format!("{} {error}", self.field))
+        let compiled = served.vocabulary()?.and_then(|known| known.compile(&self.structure));
+        let grammar = match compiled {
+            Ok(grammar) => grammar,
+            Err(error) => {
+                let message = format!("{} {error}", self.field);
+                return Err(match error {
+                    StructureError::Vocabulary(_) => Failure::unsupported(self.field, message),
+                    _ => Failure::field(self.field, message),
+                });
             }
-            _ => Failure::field(self.field, format!("{} {error}", self.field)),
         };
-        let grammar = served.vocabulary()?.and_then(|known| known.compile(&self.structure));
-        let grammar = grammar.map_err(|error| refused(&error))?;
         // The request may ask to ignore stop tokens.
         let has_ends = !generation.stop_tokens.is_empty();
         Ok(if has_ends { grammar } else { grammar.without_ends() })
@@ -414,12 +419,10 @@ impl Served {
     fn vocabulary(&self) -> Result<Result<GrammarVocabulary, StructureError>, Failure> {
         let tokenizer = self.text.shared_tokenizer().ok_or_else(Failure::no_tokenizer)?;
         Ok(self.room.vocabulary(self.identity.number, || {
-            let mut markers: Vec<u32> = self
-                .format
-                .markers()
-                .into_iter()
-                .filter_map(|marker| tokenizer.id(marker))
-                .collect();
+            let mut markers = Vec::new();
+            for marker in self.format.markers() {
+                markers.extend(tokenizer.id(marker));
+            }
             markers.extend(&self.shown);
             GrammarVocabulary::new(tokenizer, self.vocab, &self.ends, &markers)
         }))

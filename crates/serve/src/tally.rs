@@ -127,7 +127,8 @@ impl TextTally {
             queue + prompt + generation
         });
         let mut spent = longest.map_or(Value::Null, |made| made.spent.json());
-        if let (Some(certified), Some(made)) = (&self.certified, self.made().next())
+        if let Some(certified) = &self.certified
+            && let Some(made) = self.made().next()
             && !made.made.tokens.is_empty()
         {
             spent["certificate"] = certified.json(&made.made.tokens);
@@ -167,7 +168,6 @@ impl TextTally {
             [times.queue, times.prompt, times.generation].map(|time| 1e3 * time.as_secs_f64());
         // The prompt yields the first token.
         let after = (new - 1.0).max(0.0);
-        let ratio = |over: f64, under: f64| if under > 0.0 { over / under } else { 0.0 };
         Some(json!({
             "queue_ms": queue,
             "cache_n": self.known,
@@ -191,15 +191,21 @@ pub(crate) fn finish_reason(end: End) -> &'static str {
     }
 }
 
+fn ratio(over: f64, under: f64) -> f64 {
+    if under > 0.0 { over / under } else { 0.0 }
+}
+
 /// The probability of a token in the format of chats.
 pub(crate) fn chat_logprob(served: &Served, rank: &Rank) -> Value {
-    let entry = |token: u32, logprob: f32| {
-        let name = served.name(token);
-        json!({"bytes": name.as_bytes(), "token": name, "logprob": finite(logprob)})
-    };
-    let mut value = entry(rank.token, rank.logprob);
-    value["top_logprobs"] = rank.top.iter().map(|&(token, p)| entry(token, p)).collect();
+    let mut value = logprob_of(served, rank.token, rank.logprob);
+    let top = rank.top.iter().map(|&(token, logprob)| logprob_of(served, token, logprob));
+    value["top_logprobs"] = top.collect();
     value
+}
+
+fn logprob_of(served: &Served, token: u32, logprob: f32) -> Value {
+    let name = served.name(token);
+    json!({"bytes": name.as_bytes(), "token": name, "logprob": finite(logprob)})
 }
 
 /// A log probability that JSON can represent.

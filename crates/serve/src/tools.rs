@@ -164,11 +164,11 @@ pub(crate) fn offered(
     };
     let functions: Vec<Json> = tools.iter().filter_map(function).collect();
     if let Some(name) = &must {
-        let is_known = |tool: &Json| match name {
-            Some(name) => name_of(tool).is_some_and(|known| known.as_str() == Some(name)),
-            None => true,
+        let is_known = match name {
+            Some(name) => functions.iter().any(|tool| is_named(tool, name)),
+            None => !functions.is_empty(),
         };
-        if !functions.iter().any(is_known) {
+        if !is_known {
             return Err(Failure::field("tool_choice", "there is no tool of this name"));
         }
     }
@@ -184,9 +184,23 @@ pub(crate) fn offered(
 
 /// The allowed tools. The others are not shown to the model, so that it calls none of them.
 fn among(tools: Vec<Json>, allowed: &AllowedTools) -> Vec<Json> {
-    let name = |tool: &Json| name_of(&function(tool)?);
-    let names: Vec<Json> = allowed.tools.iter().flatten().filter_map(name).collect();
-    tools.into_iter().filter(|tool| name(tool).is_some_and(|name| names.contains(&name))).collect()
+    let mut names = Vec::new();
+    for tool in allowed.tools.iter().flatten() {
+        names.extend(function_name(tool));
+    }
+    let mut tools = tools;
+    tools.retain(|tool| function_name(tool).is_some_and(|name| names.contains(&name)));
+    tools
+}
+
+/// True for a tool in OpenAI's form with this name.
+fn is_named(tool: &Json, name: &str) -> bool {
+    name_of(tool).is_some_and(|known| known.as_str() == Some(name))
+}
+
+/// The name of a function in any form.
+fn function_name(tool: &Json) -> Option<Json> {
+    name_of(&function(tool)?)
 }
 
 /// The structure of a required tool call, if the model's format has one. If there is only one tool,
@@ -273,8 +287,11 @@ pub(crate) fn of_function(function: Json) -> Json {
 
 /// True for a tool whose calls must follow its schema.
 fn is_strict(tool: &Json) -> bool {
-    let of = |value: &Json| value.get_attr("strict").is_ok_and(|strict| strict.is_true());
-    of(tool) || tool.get_attr("function").is_ok_and(|function| of(&function))
+    says_strict(tool) || tool.get_attr("function").is_ok_and(|function| says_strict(&function))
+}
+
+fn says_strict(value: &Json) -> bool {
+    value.get_attr("strict").is_ok_and(|strict| strict.is_true())
 }
 
 /// The name of a tool in OpenAI's form.

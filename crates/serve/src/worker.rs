@@ -118,7 +118,9 @@ pub(crate) fn run(
             continue;
         }
         if app.is_cut() {
-            worker.running.values().for_each(|running| running.cancel.cancel());
+            for running in worker.running.values() {
+                running.cancel.cancel();
+            }
         }
         worker.listened(gauge.as_ref());
         batch.step(&mut |number, event| worker.happened(number, event));
@@ -207,7 +209,9 @@ impl Worker<'_> {
         self.app.counts.kept.set(batch.kept_prefixes() as u64);
         self.app.counts.positions.set(batch.positions() as u64);
         let memory = batch.memory();
-        self.app.counts.states.iter().zip(memory).for_each(|(count, bytes)| count.set(bytes));
+        for (count, bytes) in self.app.counts.states.iter().zip(memory) {
+            count.set(bytes);
+        }
         if let Some(counts) = batch.disk_counts() {
             self.app.counts.disk.set(counts);
         }

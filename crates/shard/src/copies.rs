@@ -14,14 +14,15 @@ pub(super) fn copy(
     names: &[String],
     to: &OutDir,
 ) -> Result<Vec<CopiedFile>, ShardError> {
-    let copy = |name: &String| {
+    let mut copies = Vec::with_capacity(names.len());
+    for name in names {
         let bytes = checkpoint.read_small(name)?;
         to.clear(name)?;
         to.write_small(name, &bytes)?;
         let blake3 = blake3::hash(&bytes).to_hex().to_string();
-        Ok(CopiedFile { path: name.clone(), len: bytes.len() as u64, blake3 })
-    };
-    names.iter().map(copy).collect()
+        copies.push(CopiedFile { path: name.clone(), len: bytes.len() as u64, blake3 });
+    }
+    Ok(copies)
 }
 
 /// Copies the small files back into a checkpoint, unchanged.
@@ -53,7 +54,7 @@ fn what(error: SmallFileError) -> Result<String, ShardError> {
             format!("has {found} bytes instead of {expected}")
         }
         SmallFileError::Read { path, cause } if !is_damage(&cause) => {
-            return Err(ShardError::reading(&path, cause));
+            return Err(ShardError::reading(&path)(cause));
         }
         SmallFileError::Read { cause, .. } => format!("cannot be read ({cause})"),
         _ => "is damaged".to_owned(),

@@ -36,7 +36,7 @@ pub(super) struct SourceFile {
 
 impl SourceFile {
     pub(super) fn open(path: &Path) -> Result<SourceFile, ShardError> {
-        let buffered = open_regular(path).map_err(|e| ShardError::reading(path, e))?;
+        let buffered = open_regular(path).map_err(ShardError::reading(path))?;
         let direct = direct::open(path, ALIGN).ok();
         Ok(SourceFile { path: path.to_owned(), direct, buffered, refused: AtomicBool::new(false) })
     }
@@ -64,12 +64,12 @@ impl SourceFile {
                 Err(e) if e.kind() == io::ErrorKind::InvalidInput => {
                     self.refused.store(true, Ordering::Relaxed);
                 }
-                Err(e) => return Err(ShardError::reading(&self.path, e)),
+                Err(e) => return Err(ShardError::reading(&self.path)(e)),
             }
         }
         let read = |into: &mut [u8], at| file::read_at(&self.buffered, into, at);
         read_up_to(read, offset, &mut buffer[..len], len)
-            .map_err(|e| ShardError::reading(&self.path, e))?;
+            .map_err(ShardError::reading(&self.path))?;
         file::forget(&self.buffered, offset, Some(len as u64));
         Ok(0..len)
     }
@@ -124,7 +124,7 @@ impl ShardOutput {
         debug_assert!(reserved.is_multiple_of(ALIGN as u64));
         let (file, direct) = match direct::create(path) {
             Ok(file) => (file, true),
-            Err(_) => (File::create(path).map_err(|e| ShardError::writing(path, e))?, false),
+            Err(_) => (File::create(path).map_err(ShardError::writing(path))?, false),
         };
         // With preallocation, direct writes neither extend the file one by one nor find the disk
         // full halfway. Not every file system supports it.
@@ -201,7 +201,7 @@ impl ShardOutput {
             self.flush()?;
         }
         let synced = self.file.set_len(len).and_then(|()| self.file.sync_data());
-        synced.map_err(|e| ShardError::writing(&self.path, e))?;
+        synced.map_err(ShardError::writing(&self.path))?;
         self.drop_pages();
         self.finished = true;
         Ok(())
@@ -209,7 +209,7 @@ impl ShardOutput {
 
     fn flush(&mut self) -> Result<(), ShardError> {
         let written = self.write_staging();
-        written.map_err(|e| ShardError::writing(&self.path, e))?;
+        written.map_err(ShardError::writing(&self.path))?;
         self.base += self.fill as u64;
         self.fill = 0;
         Ok(())

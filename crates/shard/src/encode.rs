@@ -55,9 +55,14 @@ impl<'a> EncodeContext<'a> {
         progress: &'a (dyn Fn(u64) + Sync),
     ) -> Self {
         let dir = checkpoint.dir();
-        let in_place = || checkpoint.files().iter().map(|file| dir.join(&file.name)).collect();
-        let reader = checkpoint.reader();
-        let reader = reader.unwrap_or_else(|| Arc::new(DirectReader::of(in_place())));
+        let reader = match checkpoint.reader() {
+            Some(reader) => reader,
+            None => {
+                let files = checkpoint.files().iter();
+                let in_place = files.map(|file| dir.join(&file.name)).collect();
+                Arc::new(DirectReader::of(in_place))
+            }
+        };
         EncodeContext { dir, manifest, pool, progress, stop: AtomicBool::new(false), reader }
     }
 
@@ -77,7 +82,7 @@ impl<'a> EncodeContext<'a> {
             got => {
                 let path = &self.manifest.files[file as usize].path;
                 let cause = got.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into());
-                Err(ShardError::reading(&self.dir.join(path), cause))
+                Err(ShardError::reading(&self.dir.join(path))(cause))
             }
         }
     }
@@ -170,8 +175,9 @@ impl<'a> EncodeWorker<'a> {
         }
         if tensor.transposed
             && tensor.origins.is_empty()
-            && let (Some(encoding), Some(kind), &[rows, cols]) =
-                (tensor.encoding, numbers(tensor.encoding), tensor.shape.as_slice())
+            && let Some(encoding) = tensor.encoding
+            && let Some(kind) = encoding.numbers()
+            && let &[rows, cols] = tensor.shape.as_slice()
         {
             let row_len = cols * kind.size() as u64;
             return self.turn(&SourceMatrix { tensor, encoding, rows, cols, row_len }, target);
@@ -248,7 +254,9 @@ impl<'a> EncodeWorker<'a> {
                 None => self.read_rows(matrix, row, rows)?,
             };
             let blocks = self.encode_rows(matrix, recoder, row, range.clone())?;
-            if let (Some(norms), Some(source)) = (&mut norms, matrix.tensor.encoding) {
+            if let Some(norms) = &mut norms
+                && let Some(source) = matrix.tensor.encoding
+            {
                 let blocks = (matrix.encoding, &self.blocks[..blocks]);
                 let cols = matrix.cols as usize;
                 norms.add(self.context.pool, cols, (source, &self.input[range]), blocks);
@@ -274,7 +282,9 @@ impl<'a> EncodeWorker<'a> {
         }
         // Conversion to a narrower float type is exact if every weight fits.
         let mut error = side.error().filter(|e| matrix.encoding.is_lossy() || e.max > 0.0);
-        if let (Some(error), Some(norms)) = (&mut error, norms) {
+        if let Some(error) = &mut error
+            && let Some(norms) = norms
+        {
             let [spectral, spectral_error] = norms.bounds().map(Some);
             *error = ErrorNorms { spectral, spectral_error, ..*error };
         }

@@ -171,17 +171,21 @@ pub enum ShardError {
 }
 
 impl ShardError {
-    pub(super) fn reading(path: &Path, cause: io::Error) -> ShardError {
-        ShardError::Read { path: path.to_owned(), cause }
+    /// The error for a cause while `path` was read, for `map_err`.
+    pub(super) fn reading(path: &Path) -> impl Fn(io::Error) -> ShardError + Copy {
+        move |cause| ShardError::Read { path: path.to_owned(), cause }
     }
 
-    pub(super) fn writing(path: &Path, cause: io::Error) -> ShardError {
-        let path = path.to_owned();
-        match cause.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                ShardError::NoSpace { path }
+    /// The error for a cause while `path` was written, for `map_err`.
+    pub(super) fn writing(path: &Path) -> impl Fn(io::Error) -> ShardError + Copy {
+        move |cause| {
+            let path = path.to_owned();
+            match cause.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                    ShardError::NoSpace { path }
+                }
+                _ => ShardError::Write { path, cause },
             }
-            _ => ShardError::Write { path, cause },
         }
     }
 }

@@ -2,7 +2,7 @@
 //! checksum.
 
 use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -38,16 +38,17 @@ impl Journal {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         // Opening a pipe in its place would block forever, and a link could lead to a foreign file.
-        let mut file = no_link(&mut options).open(&path).map_err(|e| match is_link(&e) {
-            true => foreign(dir),
-            false => ShardError::writing(&path, e),
-        })?;
-        if !file.metadata().map_err(|e| ShardError::reading(&path, e))?.is_file() {
+        let mut file = match no_link(&mut options).open(&path) {
+            Ok(file) => file,
+            Err(e) if is_link(&e) => return Err(foreign(dir)),
+            Err(e) => return Err(ShardError::writing(&path)(e)),
+        };
+        if !file.metadata().map_err(ShardError::reading(&path))?.is_file() {
             return Err(foreign(dir));
         }
         let mut bytes = Vec::new();
         let read = (&mut file).take(MAX_BYTES).read_to_end(&mut bytes);
-        read.map_err(|e| ShardError::reading(&path, e))?;
+        read.map_err(ShardError::reading(&path))?;
 
         let mut entries = Vec::new();
         let mut valid = 0;
@@ -69,7 +70,7 @@ impl Journal {
         let mut journal = Journal { path, file };
         let cut = journal.file.set_len(valid as u64);
         cut.and_then(|()| journal.file.seek(SeekFrom::End(0)).map(|_| ()))
-            .map_err(|e| ShardError::writing(&journal.path, e))?;
+            .map_err(ShardError::writing(&journal.path))?;
         if valid == 0 {
             journal.append([job])?;
         }
@@ -99,20 +100,21 @@ impl Journal {
         let mut text = String::new();
         for entry in entries {
             let json = serde_json::to_string(&entry)
-                .map_err(|e| ShardError::writing(&self.path, e.into()))?;
+                .map_err(io::Error::from)
+                .map_err(ShardError::writing(&self.path))?;
             text.push_str(&format!("{:016x} {json}\n", xxh3_64(json.as_bytes())));
         }
         self.file
             .write_all(text.as_bytes())
             .and_then(|()| self.file.sync_data())
-            .map_err(|e| ShardError::writing(&self.path, e))
+            .map_err(ShardError::writing(&self.path))
     }
 
     /// Removes the journal when the work is done. Another process that found all work done may have
     /// removed it already.
     pub(super) fn remove(self) -> Result<(), ShardError> {
         match std::fs::remove_file(&self.path) {
-            Err(e) if e.kind() != ErrorKind::NotFound => Err(ShardError::writing(&self.path, e)),
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(ShardError::writing(&self.path)(e)),
             _ => Ok(()),
         }
     }

@@ -1,9 +1,8 @@
 //! Shards left by an earlier call. Intact shards are kept, and the others are made again.
 
 use std::collections::HashSet;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 use sws_format::{
@@ -15,7 +14,7 @@ use super::direct::ALIGN;
 use super::journal::Journal;
 use super::plan::ShardJob;
 use super::verify::{self, Shard};
-use super::{ShardError, ShardOptions, begins_with, layout};
+use super::{ShardError, ShardOptions, begins_with, layout, reporter};
 
 /// Identifies the job that a journal belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,20 +83,9 @@ pub(super) fn look(
     identity: &ShardIdentity,
     jobs: &[ShardJob],
 ) -> Result<OutputState, ShardError> {
-    let begins = |job: &&ShardJob| {
-        let start = layout::beginning(job.piece.id, &identity.fingerprint, job.data_start);
-        begins_with(&out.join(&job.file), &start)
-    };
-    // Shards in other encodings begin with the same bytes, and must not be mistaken for damaged
-    // ones. Some pieces are stored alike in several encodings.
-    let has_shards = || {
-        let shards: Vec<&ShardJob> = jobs.iter().filter(begins).collect();
-        let alike = shards.iter().filter(|job| has_encodings(&out.join(&job.file), job)).count();
-        2 * alike > shards.len()
-    };
     if !out.join(MANIFEST_FILE).exists() {
         let begun = Journal::begun(out);
-        return Ok(if !begun && has_shards() {
+        return Ok(if !begun && has_shards(out, identity, jobs) {
             OutputState::Unreadable
         } else {
             OutputState::Other
@@ -107,7 +95,7 @@ pub(super) fn look(
         Ok(manifest) => manifest,
         Err(ManifestError::Invalid { reason, .. })
             if !matches!(reason, InvalidManifest::Version(_))
-                && (Journal::begun(out) || has_shards()) =>
+                && (Journal::begun(out) || has_shards(out, identity, jobs)) =>
         {
             return Ok(OutputState::Unreadable);
         }
@@ -124,33 +112,61 @@ pub(super) fn look(
     }
 }
 
+/// True if the directory has shards of these jobs. Shards in other encodings begin with the same
+/// bytes, and must not be mistaken for damaged ones. Some pieces are stored alike in several
+/// encodings.
+fn has_shards(out: &Path, identity: &ShardIdentity, jobs: &[ShardJob]) -> bool {
+    let mut begun = 0;
+    let mut alike = 0;
+    for job in jobs {
+        let path = out.join(&job.file);
+        let start = layout::beginning(job.piece.id, &identity.fingerprint, job.data_start);
+        if begins_with(&path, &start) {
+            begun += 1;
+            alike += usize::from(has_encodings(&path, job));
+        }
+    }
+    2 * alike > begun
+}
+
 /// True if a shard has about the length of a job, and its header has the planned parts of tensors.
 fn has_encodings(path: &Path, job: &ShardJob) -> bool {
-    let mut header = Vec::new();
-    let opened = open_regular(path).and_then(|file| {
-        let len = file.metadata()?.len();
-        file.take(job.data_start).read_to_end(&mut header)?;
-        Ok(len)
-    });
-    let header = String::from_utf8_lossy(&header);
-    let count = |name: &str| header.matches(name).count();
-    let is_stored = |tensor: &Tensor, encoding: Option<Encoding>| {
-        let stored = Tensor { encoding, ..tensor.clone() };
-        let parts = encoding.map_or(1, |encoding| encoding.parts().len()).max(stored.parts.len());
-        let has = |index| count(&format!("\"{}\":", layout::part_name(&stored, index))) == 1;
-        (0..parts).all(has) && count(&format!("\"{}", tensor.name)) == parts
-    };
-    // A lossless encoding is stored unchanged where it gains nothing.
-    let may_stay = |planned: Option<Encoding>| planned.is_none_or(|it| !it.is_lossy());
-    let fits = |(tensor, &planned): (&Tensor, &Option<Encoding>)| {
-        is_stored(tensor, planned) || may_stay(planned) && is_stored(tensor, tensor.encoding)
-    };
+    let Ok((len, header)) = read_header(path, job.data_start) else { return false };
     // Patches take a small share, and gaps at most a block each.
     let slack = job.len / 32 + 2 * ALIGN as u64;
     let unpacked = job.len.max(job.data_start.saturating_add(job.source_len));
     let lens = job.len.saturating_sub(slack)..=unpacked.saturating_add(slack);
-    let mut tensors = job.piece.tensors.iter().zip(&job.encodings);
-    opened.is_ok_and(|len| lens.contains(&len)) && tensors.all(fits)
+    if !lens.contains(&len) {
+        return false;
+    }
+    job.piece.tensors.iter().zip(&job.encodings).all(|(tensor, &planned)| {
+        // A lossless encoding is stored unchanged where it gains nothing.
+        let may_stay = planned.is_none_or(|planned| !planned.is_lossy());
+        has_tensor(&header, tensor, planned)
+            || may_stay && has_tensor(&header, tensor, tensor.encoding)
+    })
+}
+
+/// The length of a shard, and its first `data_start` bytes.
+fn read_header(path: &Path, data_start: u64) -> io::Result<(u64, String)> {
+    let file = open_regular(path)?;
+    let len = file.metadata()?.len();
+    let mut header = Vec::new();
+    file.take(data_start).read_to_end(&mut header)?;
+    Ok((len, String::from_utf8_lossy(&header).into_owned()))
+}
+
+/// True if a header has exactly the parts of a tensor in this encoding, each once.
+fn has_tensor(header: &str, tensor: &Tensor, encoding: Option<Encoding>) -> bool {
+    let stored = Tensor { encoding, ..tensor.clone() };
+    let parts = layout::part_count(&stored);
+    for index in 0..parts {
+        let entry = format!("\"{}\":", layout::part_name(&stored, index));
+        if header.matches(&entry).count() != 1 {
+            return false;
+        }
+    }
+    header.matches(&format!("\"{}", tensor.name)).count() == parts
 }
 
 /// Verifies the shards and small files of a complete directory.
@@ -162,20 +178,26 @@ pub(super) fn of_manifest(
 ) -> Result<FinishedShards, ShardError> {
     let verified = verify::verify_by(manifest, out, progress)?;
     let damaged: HashSet<&str> = verified.damage.iter().map(|damage| &*damage.file).collect();
-    let line = |(index, job): (usize, &ShardJob)| {
-        let file = manifest.files.get(index).filter(|file| file.path == job.file)?;
-        let piece = manifest.piece(job.piece.id)?;
-        let tensors = match job.stand_in {
-            Some(_) => &piece.stand_in.as_ref()?.tensors,
-            None => &piece.tensors,
-        };
-        let intact = !damaged.contains(&*file.path);
-        intact.then(|| JournalLine { index, len: file.len, tensors: tensors.clone() })
+    let mut lines = Vec::with_capacity(jobs.len());
+    for (index, job) in jobs.iter().enumerate() {
+        let is_intact = !damaged.contains(&*job.file);
+        lines.push(if is_intact { line_of_manifest(manifest, index, job) } else { None });
+    }
+    Ok(FinishedShards { lines, damaged: damaged.len() })
+}
+
+/// The journal line of a finished shard; `None` if the manifest does not have it.
+fn line_of_manifest(manifest: &Manifest, index: usize, job: &ShardJob) -> Option<JournalLine> {
+    let file = manifest.files.get(index)?;
+    if file.path != job.file {
+        return None;
+    }
+    let piece = manifest.piece(job.piece.id)?;
+    let tensors = match job.stand_in {
+        Some(_) => &piece.stand_in.as_ref()?.tensors,
+        None => &piece.tensors,
     };
-    Ok(FinishedShards {
-        lines: jobs.iter().enumerate().map(line).collect(),
-        damaged: damaged.len(),
-    })
+    Some(JournalLine { index, len: file.len, tensors: tensors.clone() })
 }
 
 /// Verifies the shards that a journal lists.
@@ -192,24 +214,23 @@ pub(super) fn of_journal(
             *place = Some(line);
         }
     }
-    let shards: Vec<Shard> = lines
-        .iter()
-        .flatten()
-        .map(|line| {
-            let ShardJob { file, piece, data_start, .. } = &jobs[line.index];
-            let len = line.len;
-            let tensors = &line.tensors;
-            Shard { path: file, len, piece: piece.id, data_start: *data_start, tensors }
-        })
-        .collect();
-    let total = shards.iter().map(|shard| shard.len).fold(0, u64::saturating_add);
-    let done = AtomicU64::new(0);
-    let report = |bytes: u64| {
-        let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        progress(Progress { done, total });
-    };
+    let mut shards = Vec::new();
+    let mut indices = Vec::new();
+    let mut total = 0u64;
+    for line in lines.iter().flatten() {
+        let job = &jobs[line.index];
+        shards.push(Shard {
+            path: &job.file,
+            len: line.len,
+            piece: job.piece.id,
+            data_start: job.data_start,
+            tensors: &line.tensors,
+        });
+        indices.push(line.index);
+        total = total.saturating_add(line.len);
+    }
+    let report = reporter(Progress { done: 0, total }, progress);
     let found = verify::check(&shards, out, &identity.fingerprint, &report)?;
-    let indices: Vec<usize> = lines.iter().flatten().map(|line| line.index).collect();
     let mut damaged: Vec<usize> = found.iter().map(|(shard, _)| indices[*shard]).collect();
     damaged.dedup();
     for &index in &damaged {

@@ -77,9 +77,10 @@ pub(super) fn data_start(
     metadata(&mut text, id, fingerprint);
     let mut len = text.len() + 1;
     for tensor in tensors {
-        let longest = choices(tensor).into_iter().map(|encoding| {
+        let mut longest = 0;
+        for encoding in choices(tensor) {
             let stored = Tensor { encoding, ..tensor.clone() };
-            let parts = encoding.map_or(1, |e| e.parts().len()).max(stored.parts.len());
+            let parts = part_count(&stored);
             let mut text = String::new();
             let mut pads = 1 << 30;
             for index in 0..parts {
@@ -91,11 +92,16 @@ pub(super) fn data_start(
                 // digits.
                 let _ = padding(&mut text, &mut pads, far, far + 1, 0);
             }
-            text.len()
-        });
-        len += longest.max().unwrap_or(0);
+            longest = longest.max(text.len());
+        }
+        len += longest;
     }
     (8 + len as u64).next_multiple_of(ALIGN as u64)
+}
+
+/// Number of parts in the header.
+pub(super) fn part_count(tensor: &Tensor) -> usize {
+    tensor.encoding.map_or(1, |encoding| encoding.parts().len()).max(tensor.parts.len())
 }
 
 /// Name of a part in the header.
@@ -106,15 +112,15 @@ pub(super) fn part_name(tensor: &Tensor, index: usize) -> String {
 
 /// Type and shape of a part, as seen by a library that does not know the encodings.
 fn part_type(tensor: &Tensor, index: usize) -> (Dtype, Vec<u64>) {
-    let whole = |dtype| (dtype, tensor.shape.clone());
-    match tensor.encoding {
-        None => whole(tensor.dtype),
-        Some(Encoding::F32) => whole(Dtype::F32),
-        Some(Encoding::F16) => whole(Dtype::F16),
-        Some(Encoding::Bf16) => whole(Dtype::BF16),
-        Some(Encoding::Fp8(Fp8Scales::Squares)) if index == 0 => whole(Dtype::F8_E4M3),
-        Some(_) => (Dtype::U8, vec![tensor.parts[index].len]),
-    }
+    let dtype = match tensor.encoding {
+        None => tensor.dtype,
+        Some(Encoding::F32) => Dtype::F32,
+        Some(Encoding::F16) => Dtype::F16,
+        Some(Encoding::Bf16) => Dtype::BF16,
+        Some(Encoding::Fp8(Fp8Scales::Squares)) if index == 0 => Dtype::F8_E4M3,
+        Some(_) => return (Dtype::U8, vec![tensor.parts[index].len]),
+    };
+    (dtype, tensor.shape.clone())
 }
 
 fn metadata(json: &mut String, id: PieceId, fingerprint: &str) {

@@ -38,10 +38,12 @@ mod unshard;
 mod verify;
 mod write;
 
+use std::fmt::Display;
 use std::io::Read;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use sws_format::open_regular;
+use sws_format::{Progress, open_regular};
 use sws_kernels::Encoding;
 
 pub use error::ShardError;
@@ -77,11 +79,11 @@ impl Default for ShardOptions {
 /// Builds the pool of compute threads. The number is always explicit, as rayon would otherwise take
 /// it from the environment.
 fn pool(threads: Option<usize>) -> Result<rayon::ThreadPool, ShardError> {
-    let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-    rayon::ThreadPoolBuilder::new()
-        .num_threads(threads.unwrap_or_else(cores))
-        .build()
-        .map_err(|e| ShardError::Threads { reason: e.to_string() })
+    let threads = match threads {
+        Some(threads) => threads,
+        None => std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().map_err(no_threads)
 }
 
 /// Starts a thread in `scope`.
@@ -90,7 +92,20 @@ fn start<'scope>(
     work: impl FnOnce() + Send + 'scope,
 ) -> Result<(), ShardError> {
     let started = std::thread::Builder::new().spawn_scoped(scope, work);
-    started.map(drop).map_err(|e| ShardError::Threads { reason: e.to_string() })
+    started.map(drop).map_err(no_threads)
+}
+
+fn no_threads(cause: impl Display) -> ShardError {
+    ShardError::Threads { reason: cause.to_string() }
+}
+
+/// Returns a function that adds up bytes of work, from `before` on, and passes them on.
+fn reporter(before: Progress, progress: &(dyn Fn(Progress) + Sync)) -> impl Fn(u64) + Sync {
+    let done = AtomicU64::new(before.done);
+    move |bytes| {
+        let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        progress(Progress { done, total: before.total });
+    }
 }
 
 /// True if a file begins with `expected`.

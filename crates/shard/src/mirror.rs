@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crossbeam_channel::Sender;
 use sws_format::{LEARNED_FILE, MANIFEST_FILE, Manifest, PieceId, PieceKind, Progress};
@@ -11,7 +11,7 @@ use sws_format::{LEARNED_FILE, MANIFEST_FILE, Manifest, PieceId, PieceKind, Prog
 use super::direct::{ALIGN, ShardOutput, SourceFile, buffer};
 use super::outdir::OutDir;
 use super::verify::{self, STEP, Shard};
-use super::{ShardError, WORKERS, layout, start};
+use super::{ShardError, WORKERS, layout, reporter, start};
 
 /// Options of [`mirror`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,10 +67,10 @@ pub fn mirror(
     let sound = intact(&manifest, &shards, &before, out, verifying)?;
     let damaged = before.len() - sound.len();
     let path = dir.join(MANIFEST_FILE);
-    let about = path.metadata().map_err(|e| ShardError::reading(&path, e))?;
+    let about = path.metadata().map_err(ShardError::reading(&path))?;
     let small = manifest.copies.iter().fold(about.len(), |sum, copy| sum + copy.len);
     let chosen = choose(&shards, &sound, small, options);
-    let needed = small + chosen.iter().map(|&at| shards[at].len).sum::<u64>();
+    let needed = small + total_len(&shards, &chosen);
     let refused = match options.most {
         Some(most) if sound.is_empty() && chosen.is_empty() => {
             let smallest = shards.iter().map(|shard| shard.len).min().unwrap_or(0);
@@ -83,7 +83,7 @@ pub fn mirror(
         return Err(error);
     }
     if there.is_none() {
-        let json = std::fs::read(&path).map_err(|e| ShardError::reading(&path, e))?;
+        let json = std::fs::read(&path).map_err(ShardError::reading(&path))?;
         target.write_small(MANIFEST_FILE, &json)?;
     }
     for copy in &manifest.copies {
@@ -93,14 +93,18 @@ pub fn mirror(
         }
     }
     copy(&manifest, &shards, &chosen, dir, &target, copying)?;
-    let held = sound.iter().chain(&chosen);
     Ok(Mirrored {
-        shards: held.clone().count(),
+        shards: sound.len() + chosen.len(),
         of: shards.len(),
-        bytes: held.map(|&at| shards[at].len).sum(),
+        bytes: total_len(&shards, &sound) + total_len(&shards, &chosen),
         copied: chosen.len(),
         damaged,
     })
+}
+
+/// Bytes of the shards with these indices.
+fn total_len(shards: &[Shard<'_>], indices: &[usize]) -> u64 {
+    indices.iter().map(|&at| shards[at].len).sum()
 }
 
 /// Verifies shards of an earlier copy. Returns those that are intact.
@@ -112,7 +116,8 @@ fn intact(
     verifying: &(dyn Fn(Progress) + Sync),
 ) -> Result<Vec<usize>, ShardError> {
     let held: Vec<Shard<'_>> = before.iter().map(|&at| shards[at]).collect();
-    let report = reporter(held.iter().map(|shard| shard.len).sum(), verifying);
+    let total = total_len(shards, before);
+    let report = reporter(Progress { done: 0, total }, verifying);
     let damage = verify::check(&held, out, &manifest.model.fingerprint, &report)?;
     let damaged: HashSet<usize> = damage.into_iter().map(|(index, _)| before[index]).collect();
     Ok(before.iter().copied().filter(|at| !damaged.contains(at)).collect())
@@ -125,31 +130,41 @@ fn choose(
     small: u64,
     options: &MirrorOptions<'_>,
 ) -> Vec<usize> {
-    let first: HashMap<PieceId, usize> =
-        options.first.iter().enumerate().map(|(place, &id)| (id, place)).collect();
-    let rank = |at: usize| {
-        let piece = shards[at].piece;
-        let is_stand_in = shards[at].path != layout::file_name(piece, None);
-        match (piece.kind(), first.get(&piece)) {
-            _ if is_stand_in => (3, 0, 0),
-            (_, Some(&place)) => (0, place, 0),
-            (PieceKind::Expert(expert), None) => (1, expert as usize, piece.layer().unwrap_or(0)),
-            _ => (2, 0, 0),
-        }
-    };
+    let mut first = HashMap::new();
+    for (place, &id) in options.first.iter().enumerate() {
+        first.insert(id, place);
+    }
     let there: HashSet<usize> = there.iter().copied().collect();
     let mut left = options.most.unwrap_or(u64::MAX).saturating_sub(small);
-    left = there.iter().fold(left, |left, &at| left.saturating_sub(shards[at].len));
-    let mut order: Vec<usize> = (0..shards.len()).filter(|at| !there.contains(at)).collect();
-    order.sort_by_key(|&at| rank(at));
-    order.retain(|&at| match left.checked_sub(shards[at].len) {
-        Some(rest) => {
-            left = rest;
-            true
+    let mut order: Vec<usize> = Vec::new();
+    for (at, shard) in shards.iter().enumerate() {
+        if there.contains(&at) {
+            left = left.saturating_sub(shard.len);
+        } else {
+            order.push(at);
         }
-        None => false,
-    });
-    order
+    }
+    order.sort_by_key(|&at| rank(&shards[at], &first));
+    let mut chosen = Vec::new();
+    for at in order {
+        if let Some(rest) = left.checked_sub(shards[at].len) {
+            left = rest;
+            chosen.push(at);
+        }
+    }
+    chosen
+}
+
+/// Key of the order of copying. `first` has the places of the pieces that come before all others.
+fn rank(shard: &Shard<'_>, first: &HashMap<PieceId, usize>) -> (u8, usize, u32) {
+    let piece = shard.piece;
+    let is_stand_in = shard.path != layout::file_name(piece, None);
+    match (piece.kind(), first.get(&piece)) {
+        _ if is_stand_in => (3, 0, 0),
+        (_, Some(&place)) => (0, place, 0),
+        (PieceKind::Expert(expert), None) => (1, expert as usize, piece.layer().unwrap_or(0)),
+        _ => (2, 0, 0),
+    }
 }
 
 /// Copies shards, several at a time, and publishes them.
@@ -161,35 +176,17 @@ fn copy(
     target: &OutDir,
     copying: &(dyn Fn(Progress) + Sync),
 ) -> Result<(), ShardError> {
-    let report = reporter(chosen.iter().map(|&at| shards[at].len).sum(), copying);
-    let next = AtomicUsize::new(0);
-    let stop = AtomicBool::new(false);
-    let failure = Mutex::new(None);
-    let fail = |error: ShardError| {
-        stop.store(true, Ordering::Relaxed);
-        if !matches!(error, ShardError::Stopped) {
-            failure.lock().expect("no holder panics").get_or_insert(error);
-        }
-    };
-    let work = |finished: Sender<usize>| -> Result<(), ShardError> {
-        let mut bytes = buffer(SourceFile::room(STEP))?;
-        while !stop.load(Ordering::Relaxed)
-            && let Some(&at) = chosen.get(next.fetch_add(1, Ordering::Relaxed))
-        {
-            let Shard { path, len, .. } = shards[at];
-            target.clear(path)?;
-            let mut output = ShardOutput::create(&target.unfinished(path)?, 0, len)?;
-            let fingerprint = &manifest.model.fingerprint;
-            let mut write = |bytes: &[u8]| output.write(bytes);
-            let damage = shards[at].check(dir, fingerprint, &mut bytes, &report, &mut write)?;
-            if let Some(what) = damage.into_iter().next() {
-                return Err(ShardError::DamagedCopy { path: dir.join(path), what });
-            }
-            output.pad(ALIGN as u64)?;
-            output.finish(&[], len)?;
-            finished.send(at).map_err(|_| ShardError::Stopped)?;
-        }
-        Ok(())
+    let total = total_len(shards, chosen);
+    let copy = ShardCopy {
+        shards,
+        chosen,
+        dir,
+        fingerprint: &manifest.model.fingerprint,
+        target,
+        report: &reporter(Progress { done: 0, total }, copying),
+        next: AtomicUsize::new(0),
+        stop: AtomicBool::new(false),
+        failure: Mutex::default(),
     };
     // Bounded, so that a kill loses few unpublished shards.
     let (finished, arriving) = crossbeam_channel::bounded(4 * WORKERS);
@@ -197,12 +194,12 @@ fn copy(
         for _ in 0..WORKERS.min(chosen.len()) {
             let finished = finished.clone();
             let started = start(scope, || {
-                if let Err(error) = work(finished) {
-                    fail(error);
+                if let Err(error) = copy.work(finished) {
+                    copy.fail(error);
                 }
             });
             if let Err(error) = started {
-                fail(error);
+                copy.fail(error);
             }
         }
         drop(finished);
@@ -210,20 +207,62 @@ fn copy(
             // A batch shares the cost of waiting for the device.
             let batch: Vec<usize> = [first].into_iter().chain(arriving.try_iter()).collect();
             if let Err(error) = target.publish(batch.iter().map(|&at| shards[at].path)) {
-                fail(error);
+                copy.fail(error);
                 break;
             }
         }
         drop(arriving);
     });
-    failure.into_inner().expect("no holder panics").map_or(Ok(()), Err)
+    copy.failure.into_inner().expect("no holder panics").map_or(Ok(()), Err)
 }
 
-/// Adds up bytes of work, and passes them on.
-fn reporter(total: u64, progress: &(dyn Fn(Progress) + Sync)) -> impl Fn(u64) + Sync {
-    let done = AtomicU64::new(0);
-    move |bytes| {
-        let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        progress(Progress { done, total });
+/// State shared by the threads of [`copy`].
+struct ShardCopy<'a> {
+    shards: &'a [Shard<'a>],
+    /// Indices of the shards to copy.
+    chosen: &'a [usize],
+    dir: &'a Path,
+    fingerprint: &'a str,
+    target: &'a OutDir,
+    report: &'a (dyn Fn(u64) + Sync),
+    /// Index of the next one among the chosen.
+    next: AtomicUsize,
+    stop: AtomicBool,
+    /// The first error.
+    failure: Mutex<Option<ShardError>>,
+}
+
+impl ShardCopy<'_> {
+    /// Copies one shard after another until none is left.
+    fn work(&self, finished: Sender<usize>) -> Result<(), ShardError> {
+        let mut bytes = buffer(SourceFile::room(STEP))?;
+        while !self.stop.load(Ordering::Relaxed)
+            && let Some(&at) = self.chosen.get(self.next.fetch_add(1, Ordering::Relaxed))
+        {
+            let shard = self.shards[at];
+            self.target.clear(shard.path)?;
+            let path = self.target.unfinished(shard.path)?;
+            let mut output = ShardOutput::create(&path, 0, shard.len)?;
+            let mut write = |bytes: &[u8]| output.write(bytes);
+            let damage =
+                shard.check(self.dir, self.fingerprint, &mut bytes, self.report, &mut write)?;
+            if let Some(what) = damage.into_iter().next() {
+                return Err(ShardError::DamagedCopy { path: self.dir.join(shard.path), what });
+            }
+            output.pad(ALIGN as u64)?;
+            output.finish(&[], shard.len)?;
+            if finished.send(at).is_err() {
+                return Err(ShardError::Stopped);
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the first error, and lets the other threads stop.
+    fn fail(&self, error: ShardError) {
+        self.stop.store(true, Ordering::Relaxed);
+        if !matches!(error, ShardError::Stopped) {
+            self.failure.lock().expect("no holder panics").get_or_insert(error);
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use sws_format::{JOURNAL, is_plain_path};
@@ -35,12 +35,14 @@ impl OutDir {
         is_ours: bool,
     ) -> Result<OutDir, ShardError> {
         let created = !path.exists();
-        if let Some(input) = input.filter(|input| within(path, input)) {
+        if let Some(input) = input
+            && within(path, input)
+        {
             return Err(ShardError::Inside { out: path.to_owned(), input: input.to_owned() });
         }
-        std::fs::create_dir_all(path).map_err(|e| ShardError::writing(path, e))?;
+        std::fs::create_dir_all(path).map_err(ShardError::writing(path))?;
         // On a file system without locks, another writer is not detected.
-        let Some(lock) = DirLock::take(path).map_err(|e| ShardError::writing(path, e))? else {
+        let Some(lock) = DirLock::take(path).map_err(ShardError::writing(path))? else {
             return Err(ShardError::Busy { dir: path.to_owned() });
         };
         let mut found = Vec::new();
@@ -55,9 +57,11 @@ impl OutDir {
                 return Err(ShardError::Foreign { dir: path.to_owned(), name: name.clone() });
             }
         }
-        for name in found.iter().filter(|name| name.ends_with(UNFINISHED)) {
-            let file = path.join(name);
-            std::fs::remove_file(&file).map_err(|e| ShardError::writing(&file, e))?;
+        for name in found {
+            if name.ends_with(UNFINISHED) {
+                let file = path.join(name);
+                std::fs::remove_file(&file).map_err(ShardError::writing(&file))?;
+            }
         }
         Ok(OutDir { path: path.to_owned(), created, _lock: lock })
     }
@@ -68,8 +72,10 @@ impl OutDir {
 
     /// Fails if less than `needed` bytes are free.
     pub(super) fn check_space(&self, needed: u64) -> Result<(), ShardError> {
-        let free = space::free(&self.path).map_err(|e| ShardError::writing(&self.path, e))?;
-        if let Some(free) = free.filter(|&free| free < needed) {
+        let free = space::free(&self.path).map_err(ShardError::writing(&self.path))?;
+        if let Some(free) = free
+            && free < needed
+        {
             return Err(ShardError::TooFull { dir: self.path.clone(), needed, free });
         }
         Ok(())
@@ -93,7 +99,7 @@ impl OutDir {
     pub(super) fn clear(&self, name: &str) -> Result<(), ShardError> {
         let path = self.path.join(name);
         match remove_any(&path) {
-            Err(e) if e.kind() != ErrorKind::NotFound => Err(ShardError::writing(&path, e)),
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(ShardError::writing(&path)(e)),
             _ => Ok(()),
         }
     }
@@ -102,7 +108,7 @@ impl OutDir {
     pub(super) fn unfinished(&self, name: &str) -> Result<PathBuf, ShardError> {
         let path = self.path.join(format!("{name}{UNFINISHED}"));
         if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent).map_err(|e| ShardError::writing(parent, e))?;
+            std::fs::create_dir_all(parent).map_err(ShardError::writing(parent))?;
         }
         Ok(path)
     }
@@ -116,26 +122,27 @@ impl OutDir {
         for name in names {
             let path = self.path.join(name);
             std::fs::rename(self.path.join(format!("{name}{UNFINISHED}")), &path)
-                .map_err(|e| ShardError::writing(&path, e))?;
+                .map_err(ShardError::writing(&path))?;
             parents.extend(path.parent().map(Path::to_owned));
         }
-        parents.iter().try_for_each(|parent| self.sync(parent))
+        for parent in &parents {
+            sync_dir(parent).map_err(ShardError::writing(parent))?;
+        }
+        Ok(())
     }
 
     /// Writes a small file, which gets its name once it is complete.
     pub(super) fn write_small(&self, name: &str, bytes: &[u8]) -> Result<(), ShardError> {
         let path = self.unfinished(name)?;
-        let written = File::create(&path).and_then(|mut file| {
-            file.write_all(bytes)?;
-            file.sync_data()
-        });
-        written.map_err(|e| ShardError::writing(&path, e))?;
+        write_synced(&path, bytes).map_err(ShardError::writing(&path))?;
         self.publish([name])
     }
+}
 
-    fn sync(&self, dir: &Path) -> Result<(), ShardError> {
-        sync_dir(dir).map_err(|e| ShardError::writing(dir, e))
-    }
+fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_data()
 }
 
 /// True if `name`, without [`UNFINISHED`], is a planned file or one of its spill files. The name of
@@ -157,7 +164,7 @@ fn within(out: &Path, input: &Path) -> bool {
 /// listed unchanged, for the caller to refuse.
 fn list(root: &Path, below: &str, depth: u32, found: &mut Vec<String>) -> Result<(), ShardError> {
     let dir = root.join(below);
-    let refused = |e| ShardError::reading(&dir, e);
+    let refused = ShardError::reading(&dir);
     for entry in dir.read_dir().map_err(refused)? {
         let entry = entry.map_err(refused)?;
         let name = entry.file_name().to_string_lossy().into_owned();

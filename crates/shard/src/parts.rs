@@ -116,7 +116,8 @@ impl Side {
         if encoding.has_patches() {
             offsets.memory.extend(writer.push(0));
         }
-        let [patches, second] = ["patches", "second"].map(|what| Spill::new(shard, what));
+        let patches = Spill::new(shard, "patches");
+        let second = Spill::new(shard, "second");
         let error = measured.then(ErrorSums::default);
         Side { offsets, writer, patches, second, error, escaped: 0 }
     }
@@ -189,7 +190,7 @@ impl Spill {
     }
 
     fn spill(&mut self) -> Result<(), ShardError> {
-        let failed = |e| ShardError::writing(&self.path, e);
+        let failed = ShardError::writing(&self.path);
         if self.file.is_none() {
             let mut options = File::options();
             options.read(true).write(true).create(true).truncate(true);
@@ -216,7 +217,7 @@ impl Spill {
         to: &mut impl FnMut(&[u8]) -> Result<(), ShardError>,
     ) -> Result<(), ShardError> {
         if let Some((mut file, len)) = self.file {
-            let failed = |e| ShardError::reading(&self.path, e);
+            let failed = ShardError::reading(&self.path);
             file.rewind().map_err(failed)?;
             let mut left = len;
             while left > 0 {

@@ -1,6 +1,6 @@
 //! The shards of a model and their sizes, planned before anything is written.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use sws_format::{
     Manifest, Naming, Piece, PieceKind, Placement, Tensor, encoding_of, quantised_as,
@@ -100,27 +100,18 @@ fn wanted(tensor: &Tensor, naming: &dyn Naming, encoding: Encoding) -> Option<En
     let as_is = tensor.encoding;
     let (Some(kind), &[_, cols]) = (numbers(as_is), tensor.shape.as_slice()) else { return as_is };
     if kind == SourceDtype::E4m3 {
-        let packs = !tensor.is_turned() && is_matrix(tensor, naming);
-        let packed = as_is.filter(|_| packs).map(|published| quantised_as(published, encoding));
-        let group = |encoding: Encoding| cols.saturating_mul(encoding.row_multiple() as u64);
-        // The comparison assumes the maximum number of patches, and two bytes for their offset.
-        let is_shorter = |encoding| {
-            let row = least_len(encoding, 0, 1, cols)?;
-            Some(row.checked_add(cols / encoding.most_patches() + 2)? < cols)
-        };
-        let gains = |packed: &Encoding| {
-            group(*packed) <= WINDOW as u64 && is_shorter(*packed) == Some(true)
-        };
-        return packed.filter(gains).or(as_is);
-    }
-    // Padded blocks are as long as whole ones.
-    let row = |encoding: Encoding| -> Option<u64> {
-        [0, 1].iter().map(|&part| least_len(encoding, part, 1, cols)).sum()
-    };
-    let encoding = match encoding {
-        Encoding::Nested if row(Encoding::Nested) >= least_len(Encoding::Bf12, 0, 1, cols) => {
-            Encoding::Bf11
+        let Some(published) = as_is else { return as_is };
+        if tensor.is_turned() || !is_matrix(tensor, naming) {
+            return as_is;
         }
+        let packed = quantised_as(published, encoding);
+        let group = cols.saturating_mul(packed.row_multiple() as u64);
+        let gains = group <= WINDOW as u64 && shortens_codes(packed, cols);
+        return if gains { Some(packed) } else { as_is };
+    }
+    let bf12_row = least_len(Encoding::Bf12, 0, 1, cols);
+    let encoding = match encoding {
+        Encoding::Nested if nested_row(cols) >= bf12_row => Encoding::Bf11,
         _ => encoding,
     };
     // Encoding works on whole groups of rows. A matrix whose rows do not form whole groups is
@@ -133,6 +124,20 @@ fn wanted(tensor: &Tensor, naming: &dyn Naming, encoding: Encoding) -> Option<En
     } else {
         as_is
     }
+}
+
+/// True if a row of codes is shorter in this encoding, even with the maximum number of patches and
+/// two bytes for their offset.
+fn shortens_codes(packed: Encoding, cols: u64) -> bool {
+    let Some(row) = least_len(packed, 0, 1, cols) else { return false };
+    let longest = row.checked_add(cols / packed.most_patches() + 2);
+    longest.is_some_and(|longest| longest < cols)
+}
+
+/// Length of a row in nested. Padded blocks are as long as whole ones.
+fn nested_row(cols: u64) -> Option<u64> {
+    let first = least_len(Encoding::Nested, 0, 1, cols)?;
+    Some(first + least_len(Encoding::Nested, 1, 1, cols)?)
 }
 
 fn is_matrix(tensor: &Tensor, naming: &dyn Naming) -> bool {
@@ -163,31 +168,38 @@ pub(super) fn least_len(encoding: Encoding, part: usize, rows: u64, cols: u64) -
 
 /// Length of a tensor in a shard, including the padding before the next one.
 fn stored_len(tensor: &Tensor, encoding: Option<Encoding>) -> u64 {
-    let aligned = |len: u64| len.checked_next_multiple_of(TENSOR_ALIGN);
-    let encoded = |encoding: Encoding| {
-        let (rows, cols) = tensor.matrix_shape();
-        let parts = (0..encoding.parts().len()).map(|i| least_len(encoding, i, rows, cols));
-        let patches = rows.checked_mul(cols)? / encoding.typical_patches();
-        parts.chain([Some(patches)]).try_fold(0u64, |sum, len| sum.checked_add(aligned(len?)?))
-    };
     match encoding {
         Some(encoding) if Some(encoding) != tensor.encoding || tensor.packing.is_some() => {
-            encoded(encoding).unwrap_or(u64::MAX)
+            encoded_len(tensor, encoding).unwrap_or(u64::MAX)
         }
         _ => tensor.parts.iter().filter_map(|part| aligned(part.len)).sum(),
     }
+}
+
+/// Length of a tensor in another encoding, with a typical number of patches.
+fn encoded_len(tensor: &Tensor, encoding: Encoding) -> Option<u64> {
+    let (rows, cols) = tensor.matrix_shape();
+    let patches = rows.checked_mul(cols)? / encoding.typical_patches();
+    let mut sum = aligned(patches)?;
+    for part in 0..encoding.parts().len() {
+        let len = least_len(encoding, part, rows, cols)?;
+        sum = sum.checked_add(aligned(len)?)?;
+    }
+    Some(sum)
+}
+
+fn aligned(len: u64) -> Option<u64> {
+    len.checked_next_multiple_of(TENSOR_ALIGN)
 }
 
 /// Refuses tensor names that parts of other tensors or padding may have in the shard.
 fn check_names(job: &ShardJob) -> Result<(), ShardError> {
     let mut names = HashSet::new();
     for (tensor, &encoding) in job.piece.tensors.iter().zip(&job.encodings) {
-        let suffixes = |e: Option<Encoding>| e.map_or(&[][..], |e| e.parts()).iter();
-        let mut suffixes: Vec<&str> =
-            suffixes(encoding).chain(suffixes(tensor.encoding)).map(|part| part.suffix).collect();
-        suffixes.push("");
-        suffixes.sort_unstable();
-        suffixes.dedup();
+        let mut suffixes = BTreeSet::from([""]);
+        for encoding in [encoding, tensor.encoding].into_iter().flatten() {
+            suffixes.extend(encoding.parts().iter().map(|part| part.suffix));
+        }
         let clash = tensor.name.starts_with(PAD)
             || suffixes.into_iter().any(|s| !names.insert(format!("{}{s}", tensor.name)));
         if clash {

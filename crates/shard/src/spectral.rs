@@ -50,7 +50,9 @@ impl Norms {
             decode(encoding, cols, &parts[..encoding.parts().len()], now);
             rest = later;
         }
-        change.iter_mut().zip(&*old).for_each(|(new, old)| *new -= old);
+        for (new, old) in change.iter_mut().zip(&*old) {
+            *new -= old;
+        }
         for (square, wide) in self.squares.iter_mut().zip(&self.wide) {
             *square += pool.install(|| bound(wide, cols)).powi(2);
         }
@@ -124,14 +126,18 @@ fn gram(a: &[f32], cols: usize, v: &[f64]) -> Vec<f64> {
             let mut sum = vec![0.0f32; cols];
             for row in rows.chunks_exact(cols) {
                 let factor = dot(row, &v);
-                sum.iter_mut().zip(row).for_each(|(sum, a)| *sum += factor * a);
+                for (sum, a) in sum.iter_mut().zip(row) {
+                    *sum += factor * a;
+                }
             }
             sum
         })
         .collect();
     let mut total = vec![0.0; cols];
     for sum in sums {
-        total.iter_mut().zip(sum).for_each(|(total, sum)| *total += f64::from(sum));
+        for (total, sum) in total.iter_mut().zip(sum) {
+            *total += f64::from(sum);
+        }
     }
     total
 }
@@ -158,40 +164,59 @@ fn product(a: &[f64], b: &[f64]) -> f64 {
 /// uniform ones, close enough to normal; no math function of the platform is involved.
 fn start(cols: usize) -> Vec<f64> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut uniform = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
-    };
-    let mut v: Vec<f64> =
-        (0..cols).map(|_| (0..12).map(|_| uniform()).sum::<f64>() - 6.0).collect();
+    let mut v = Vec::with_capacity(cols);
+    for _ in 0..cols {
+        let mut sum = 0.0;
+        for _ in 0..12 {
+            sum += uniform(&mut state);
+        }
+        v.push(sum - 6.0);
+    }
     let len = product(&v, &v).sqrt();
-    v.iter_mut().for_each(|v| *v /= len);
+    for v in &mut v {
+        *v /= len;
+    }
     v
+}
+
+/// Next number in [0, 1) of splitmix64.
+fn uniform(state: &mut u64) -> f64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
 }
 
 /// Largest eigenvalue of a symmetric tridiagonal matrix, by bisection.
 fn largest_eigenvalue(diagonal: &[f64], beside: &[f64]) -> f64 {
-    let at = |i: usize| beside.get(i).copied().filter(|_| i + 1 < diagonal.len()).unwrap_or(0.0);
-    let reach = |i: usize| at(i) + i.checked_sub(1).map_or(0.0, at);
-    let mut high = (0..diagonal.len()).map(|i| diagonal[i] + reach(i)).fold(f64::MIN, f64::max);
-    let mut low = diagonal.iter().copied().fold(f64::MIN, f64::max);
-    // Sturm: all pivots of T − x are negative where x is above every eigenvalue.
-    let above = |x: f64| {
-        let mut pivot = diagonal[0] - x;
-        (1..diagonal.len()).all(|i| {
-            let negative = pivot < 0.0;
-            pivot = diagonal[i] - x - at(i - 1) * at(i - 1) / pivot;
-            negative
-        }) && pivot < 0.0
-    };
+    let beside = &beside[..beside.len().min(diagonal.len() - 1)];
+    let mut low = f64::MIN;
+    let mut high = f64::MIN;
+    for (i, &on) in diagonal.iter().enumerate() {
+        let before = if i > 0 { beside[i - 1] } else { 0.0 };
+        let after = beside.get(i).copied().unwrap_or(0.0);
+        low = low.max(on);
+        high = high.max(on + (after + before));
+    }
     for _ in 0..64 {
         let middle = low + (high - low) / 2.0;
-        if above(middle) { high = middle } else { low = middle }
+        if is_above(middle, diagonal, beside) { high = middle } else { low = middle }
     }
     high
+}
+
+/// True if `x` is above every eigenvalue. Sturm: all pivots of T − x are negative there.
+fn is_above(x: f64, diagonal: &[f64], beside: &[f64]) -> bool {
+    let mut pivot = diagonal[0] - x;
+    for (on, beside) in diagonal[1..].iter().zip(beside) {
+        let negative = pivot < 0.0;
+        if !negative {
+            return false;
+        }
+        pivot = on - x - beside * beside / pivot;
+    }
+    pivot < 0.0
 }
 
 #[cfg(test)]

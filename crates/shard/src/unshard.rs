@@ -3,11 +3,12 @@
 mod packed;
 mod part;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -19,7 +20,7 @@ use super::direct::{ALIGN, ShardOutput, SourceFile, buffer};
 use super::journal::Journal;
 use super::outdir::OutDir;
 use super::transpose::Lines;
-use super::{ShardError, WORKERS, begins_with, copies, pool, start};
+use super::{ShardError, WORKERS, begins_with, copies, pool, reporter, start};
 use part::{RangedPart, round};
 
 /// Index of the patches among the parts of encodings that have some.
@@ -61,9 +62,9 @@ pub fn unshard(
 ) -> Result<Unsharded, ShardError> {
     let manifest = Manifest::load(dir)?;
     let files = plan(dir, &manifest)?;
-    let changed = |tensor: &&Tensor| tensor.error.is_some();
-    let all = || manifest.pieces.iter().flat_map(|piece| &piece.tensors);
-    if let Some(tensor) = all().find(changed)
+    let tensors = manifest.pieces.iter().flat_map(|piece| &piece.tensors);
+    let changed: Vec<&Tensor> = tensors.filter(|tensor| tensor.error.is_some()).collect();
+    if let Some(tensor) = changed.first()
         && let Some(encoding) = tensor.encoding
         && !lossy
     {
@@ -76,7 +77,7 @@ pub fn unshard(
         files: files.len(),
         tensors: files.iter().map(|file| file.tensors.len()).sum(),
         bytes: files.iter().map(|file| file.data_len).sum(),
-        lossy: all().filter(changed).count(),
+        lossy: changed.len(),
     };
     if finished(out, &files, &copied) {
         progress(Progress { done: done.bytes, total: done.bytes });
@@ -91,12 +92,17 @@ pub fn unshard(
         encoding: manifest.encoding.map_or("none", |e| e.name()).to_owned(),
     };
     let (journal, written) = Journal::open::<_, usize>(target.path(), &identity)?;
-    let there = |index: usize| {
-        let path = target.path().join(&files[index].name);
-        written.contains(&index) && path.metadata().is_ok_and(|m| m.len() == files[index].len())
-    };
-    let order: Vec<usize> = (0..files.len()).filter(|&index| !there(index)).collect();
-    let needed = order.iter().map(|&index| files[index].len()).sum();
+    let mut order = Vec::new();
+    let mut needed = 0;
+    let mut left = 0;
+    for (index, file) in files.iter().enumerate() {
+        if written.contains(&index) && file.has_len_in(target.path()) {
+            continue;
+        }
+        order.push(index);
+        needed += file.len();
+        left += file.data_len;
+    }
     if let Err(error) = target.check_space(needed) {
         if written.is_empty() {
             journal.remove()?;
@@ -106,12 +112,7 @@ pub fn unshard(
     }
 
     let total = done.bytes;
-    let left: u64 = order.iter().map(|&index| files[index].data_len).sum();
-    let bytes_done = AtomicU64::new(total - left);
-    let report = |bytes: u64| {
-        let done = bytes_done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        progress(Progress { done, total });
-    };
+    let report = reporter(Progress { done: total - left, total }, progress);
     report(0);
     let pool = pool(threads)?;
     let work = UnshardWork {
@@ -134,12 +135,8 @@ pub fn unshard(
 
 /// True if all files are complete, and there is no journal of unfinished work.
 fn finished(out: &Path, files: &[Planned], copied: &[String]) -> bool {
-    let whole = |file: &Planned| {
-        let path = out.join(&file.name);
-        path.metadata().is_ok_and(|m| m.len() == file.len()) && begins_with(&path, &file.header)
-    };
     !Journal::begun(out)
-        && files.iter().all(whole)
+        && files.iter().all(|file| file.is_whole_in(out))
         && copied.iter().all(|name| out.join(name).exists())
 }
 
@@ -173,6 +170,36 @@ impl Planned<'_> {
     fn len(&self) -> u64 {
         self.header.len() as u64 + self.data_len
     }
+
+    /// True if the file in a directory has the planned length.
+    fn has_len_in(&self, dir: &Path) -> bool {
+        dir.join(&self.name).metadata().is_ok_and(|about| about.len() == self.len())
+    }
+
+    /// True if the file in a directory also begins as planned.
+    fn is_whole_in(&self, dir: &Path) -> bool {
+        self.has_len_in(dir) && begins_with(&dir.join(&self.name), &self.header)
+    }
+}
+
+impl<'a> Restored<'a> {
+    fn new(
+        name: &str,
+        dtype: Dtype,
+        shape: Vec<u64>,
+        from: &Slices<'a>,
+        part: Option<usize>,
+    ) -> Restored<'a> {
+        let bits = shape.iter().product::<u64>() * dtype.bits();
+        let name = name.to_owned();
+        Restored { name, dtype, shape, len: bits / 8, from: from.clone(), part }
+    }
+
+    /// Key of the order in a file. Tensors with the widest types come first, which keeps all
+    /// tensors aligned.
+    fn order(&self) -> (Reverse<u64>, String) {
+        (Reverse(self.dtype.bits()), self.name.clone())
+    }
 }
 
 /// The stored tensors that form a tensor of the checkpoint: several slices if it is stacked,
@@ -198,9 +225,7 @@ fn plan<'a>(dir: &Path, manifest: &'a Manifest) -> Result<Vec<Planned<'a>>, Shar
         for from in names.into_values() {
             restore(dir, from, &mut tensors)?;
         }
-        // Tensors with the widest types come first, which keeps all tensors aligned.
-        let key = |t: &Restored| (std::cmp::Reverse(t.dtype.bits()), t.name.clone());
-        tensors.sort_by_cached_key(key);
+        tensors.sort_by_cached_key(Restored::order);
         let header = header(&tensors);
         let data_len = tensors.iter().map(|tensor| tensor.len).sum();
         files.push(Planned { name: source.to_owned(), tensors, header, data_len });
@@ -230,18 +255,13 @@ fn restore<'a>(
     if !whole {
         return Err(ShardError::Incomplete { dir: dir.to_owned(), tensor: first.name.clone() });
     }
-    let mut add = |name: &str, dtype: Dtype, shape: Vec<u64>, part: Option<usize>| {
-        let bits = shape.iter().product::<u64>() * dtype.bits();
-        let name = name.to_owned();
-        tensors.push(Restored { name, dtype, shape, len: bits / 8, from: from.clone(), part });
-    };
     for (part, origin) in first.origins.iter().enumerate() {
         let shape = count.into_iter().chain(origin.shape.iter().copied()).collect();
-        add(&origin.name, origin.dtype, shape, Some(part));
+        tensors.push(Restored::new(&origin.name, origin.dtype, shape, &from, Some(part)));
     }
     if first.origins.is_empty() {
         let shape = count.into_iter().chain(first.source_shape()).collect();
-        add(&first.name, first.dtype, shape, None);
+        tensors.push(Restored::new(&first.name, first.dtype, shape, &from, None));
     }
     Ok(())
 }
@@ -286,9 +306,12 @@ fn header(tensors: &[Restored]) -> Vec<u8> {
 
 /// Builds `model.safetensors.index.json`.
 fn index(files: &[Planned]) -> Vec<u8> {
-    let tensors = files.iter().flat_map(|file| file.tensors.iter().map(move |t| (t, file)));
-    let weight_map: BTreeMap<&str, &str> =
-        tensors.map(|(tensor, file)| (tensor.name.as_str(), file.name.as_str())).collect();
+    let mut weight_map: BTreeMap<&str, &str> = BTreeMap::new();
+    for file in files {
+        for tensor in &file.tensors {
+            weight_map.insert(&tensor.name, &file.name);
+        }
+    }
     let total_size: u64 = files.iter().map(|file| file.data_len).sum();
     let json = serde_json::json!({
         "metadata": { "total_size": total_size },
@@ -344,11 +367,7 @@ impl UnshardWork<'_> {
                         self.pack(piece, from, part, &mut out)?
                     }
                     Some(0) if from.encoding.is_some_and(Encoding::packs_codes) => {
-                        self.decode(piece, from, |_, bytes| {
-                            out.write(bytes)?;
-                            (self.report)(bytes.len() as u64);
-                            Ok(())
-                        })?
+                        self.write_decoded(piece, from, &mut out)?
                     }
                     // The scales of packed codes are the last part.
                     Some(_) if from.encoding.is_some_and(Encoding::packs_codes) => {
@@ -359,11 +378,7 @@ impl UnshardWork<'_> {
                     None if raw_encoding(from) => {
                         self.copy(piece, from, 0, &mut out, &mut buffer)?
                     }
-                    None => self.decode(piece, from, |_, bytes| {
-                        out.write(bytes)?;
-                        (self.report)(bytes.len() as u64);
-                        Ok(())
-                    })?,
+                    None => self.write_decoded(piece, from, &mut out)?,
                 }
             }
         }
@@ -418,6 +433,20 @@ impl UnshardWork<'_> {
         Ok(())
     }
 
+    /// Writes the decoded rows of a matrix.
+    fn write_decoded(
+        &self,
+        piece: PieceId,
+        tensor: &Tensor,
+        out: &mut ShardOutput,
+    ) -> Result<(), ShardError> {
+        self.decode(piece, tensor, |_, bytes| {
+            out.write(bytes)?;
+            (self.report)(bytes.len() as u64);
+            Ok(())
+        })
+    }
+
     /// Writes a matrix that the checkpoint stores as [columns, rows]. As many columns as fit in
     /// memory are written at a time, and all rows are decoded for them.
     fn turn(
@@ -458,9 +487,8 @@ impl UnshardWork<'_> {
             Some(encoding) if encoding.packs_codes() => Some(Numbers::E4m3),
             _ => numbers(tensor.dtype),
         };
-        let (Some(encoding), Some(to)) = (tensor.encoding, to) else {
-            return Err(self.damaged(piece, tensor));
-        };
+        let Some(encoding) = tensor.encoding else { return Err(self.damaged(piece, tensor)) };
+        let Some(to) = to else { return Err(self.damaged(piece, tensor)) };
         let (rows, cols) = tensor.matrix_shape();
         let row_len = cols * to.size() as u64;
         let mut parts = Vec::new();
@@ -477,7 +505,7 @@ impl UnshardWork<'_> {
             let block = self.block(piece, tensor, encoding, &mut parts, first..first + count)?;
             let slices: Vec<&[u8]> = block.iter().map(Vec::as_slice).collect();
             let matrix = Matrix::new(encoding, count as usize, cols as usize, &slices);
-            let matrix = matrix.map_err(|_| self.damaged(piece, tensor))?;
+            let Ok(matrix) = matrix else { return Err(self.damaged(piece, tensor)) };
             let starts: Vec<u64> = (0..count).step_by(chunk as usize).collect();
             let decoded: Vec<Result<Vec<u8>, EncodeError>> = self.pool.install(|| {
                 let chunks = starts.into_par_iter().map(|start| {
@@ -492,7 +520,8 @@ impl UnshardWork<'_> {
                 chunks.collect()
             });
             for (bytes, start) in decoded.into_iter().zip((first..).step_by(chunk as usize)) {
-                write(start, &bytes.map_err(|_| self.damaged(piece, tensor))?)?;
+                let Ok(bytes) = bytes else { return Err(self.damaged(piece, tensor)) };
+                write(start, &bytes)?;
             }
             first += count;
         }

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sws_format::{
     Extent, InvalidManifest, MANIFEST_FILE, Manifest, ManifestError, PieceId, Progress, Tensor,
@@ -13,7 +13,7 @@ use sws_os::file::is_damage;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::direct::{SourceFile, buffer};
-use super::{ShardError, copies, layout, start};
+use super::{ShardError, copies, layout, reporter, start};
 
 /// Bytes per read.
 pub(super) const STEP: usize = 4 << 20;
@@ -73,24 +73,19 @@ pub(super) fn verify_by(
     let shards = shards(manifest);
     let lens = shards.iter().map(|shard| shard.len);
     let total = lens.chain(manifest.copies.iter().map(|copy| copy.len)).sum();
-    let done = AtomicU64::new(0);
-    let report = |bytes: u64| {
-        let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        progress(Progress { done, total });
-    };
+    let report = reporter(Progress { done: 0, total }, progress);
     report(0);
-    let found = check(&shards, dir, &manifest.model.fingerprint, &report)?;
-    let damage = found.into_iter().map(|(index, what)| Damage {
-        file: shards[index].path.to_owned(),
-        piece: Some(shards[index].piece),
-        what,
-    });
-    let mut damage: Vec<Damage> = damage.collect();
+    let mut damage = Vec::new();
+    for (index, what) in check(&shards, dir, &manifest.model.fingerprint, &report)? {
+        let shard = &shards[index];
+        damage.push(Damage { file: shard.path.to_owned(), piece: Some(shard.piece), what });
+    }
     for copy in &manifest.copies {
         let what = copies::damage(copy, dir)?;
         report(copy.len);
-        let file = copy.path.clone();
-        damage.extend(what.map(|what| Damage { file, piece: None, what }));
+        if let Some(what) = what {
+            damage.push(Damage { file: copy.path.clone(), piece: None, what });
+        }
     }
     Ok(Verified { shards: shards.len(), bytes: total, damage })
 }
@@ -104,45 +99,72 @@ pub(super) fn check(
     fingerprint: &str,
     report: &(dyn Fn(u64) + Sync),
 ) -> Result<Vec<(usize, String)>, ShardError> {
-    let next = AtomicUsize::new(0);
-    let found = Mutex::new(Vec::new());
-    let failure = Mutex::new(None);
-    let fail = |error| {
-        failure.lock().expect("no holder panics").get_or_insert(error);
-        next.store(shards.len(), Ordering::Relaxed);
+    let check = ShardCheck {
+        shards,
+        dir,
+        fingerprint,
+        report,
+        next: AtomicUsize::new(0),
+        found: Mutex::default(),
+        failure: Mutex::default(),
     };
     std::thread::scope(|scope| {
         for _ in 0..READERS.min(shards.len()) {
             let started = start(scope, || {
-                let work = || -> Result<(), ShardError> {
-                    let mut buffer = buffer(SourceFile::room(STEP))?;
-                    while let Some((index, shard)) = {
-                        let index = next.fetch_add(1, Ordering::Relaxed);
-                        shards.get(index).map(|shard| (index, shard))
-                    } {
-                        let what =
-                            shard.check(dir, fingerprint, &mut buffer, report, &mut |_| Ok(()))?;
-                        let mut found = found.lock().expect("no holder panics");
-                        found.extend(what.into_iter().map(|what| (index, what)));
-                    }
-                    Ok(())
-                };
-                if let Err(error) = work() {
-                    fail(error);
+                if let Err(error) = check.work() {
+                    check.fail(error);
                 }
             });
             if let Err(error) = started {
-                fail(error);
+                check.fail(error);
             }
         }
     });
-    if let Some(error) = failure.into_inner().expect("no holder panics") {
+    if let Some(error) = check.failure.into_inner().expect("no holder panics") {
         return Err(error);
     }
-    let mut found = found.into_inner().expect("no holder panics");
+    let mut found = check.found.into_inner().expect("no holder panics");
     // The sort is stable: damage within a shard stays in reading order.
     found.sort_by_key(|(index, _)| *index);
     Ok(found)
+}
+
+/// State shared by the threads of [`check`].
+struct ShardCheck<'a> {
+    shards: &'a [Shard<'a>],
+    dir: &'a Path,
+    fingerprint: &'a str,
+    report: &'a (dyn Fn(u64) + Sync),
+    /// Index of the next shard to check.
+    next: AtomicUsize,
+    /// Damage found, each with the index of its shard.
+    found: Mutex<Vec<(usize, String)>>,
+    /// The first error.
+    failure: Mutex<Option<ShardError>>,
+}
+
+impl ShardCheck<'_> {
+    /// Checks one shard after another until none is left.
+    fn work(&self) -> Result<(), ShardError> {
+        let mut buffer = buffer(SourceFile::room(STEP))?;
+        loop {
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(shard) = self.shards.get(index) else { return Ok(()) };
+            let mut ignore = |_: &[u8]| Ok(());
+            let damage =
+                shard.check(self.dir, self.fingerprint, &mut buffer, self.report, &mut ignore)?;
+            let mut found = self.found.lock().expect("no holder panics");
+            for what in damage {
+                found.push((index, what));
+            }
+        }
+    }
+
+    /// Keeps the first error, and lets the other threads stop.
+    fn fail(&self, error: ShardError) {
+        self.failure.lock().expect("no holder panics").get_or_insert(error);
+        self.next.store(self.shards.len(), Ordering::Relaxed);
+    }
 }
 
 /// Expected contents of a file.
@@ -196,7 +218,7 @@ impl Shard<'_> {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 return given_up("is missing".to_owned());
             }
-            Err(e) => return Err(ShardError::reading(&path, e)),
+            Err(e) => return Err(ShardError::reading(&path)(e)),
         };
         if !metadata.is_file() {
             return given_up("is not a regular file".to_owned());
@@ -209,10 +231,12 @@ impl Shard<'_> {
             let expected = self.len;
             return given_up(format!("has {found} bytes instead of {expected}"));
         }
-        let parts = || self.tensors.iter().flat_map(|tensor| &tensor.parts);
-        let header =
-            layout::header(self.piece, fingerprint, self.tensors, self.data_start, self.len)
-                .filter(|_| parts().all(|part| part.file == parts().next().map_or(0, |p| p.file)));
+        let header = match self.is_in_one_file() {
+            true => {
+                layout::header(self.piece, fingerprint, self.tensors, self.data_start, self.len)
+            }
+            false => None,
+        };
         let Some(header) = header else {
             return given_up("cannot be laid out as the manifest says".to_owned());
         };
@@ -245,6 +269,12 @@ impl Shard<'_> {
         Ok(walk.damage)
     }
 
+    fn is_in_one_file(&self) -> bool {
+        let mut files = self.tensors.iter().flat_map(|tensor| &tensor.parts).map(|part| part.file);
+        let first = files.next();
+        files.all(|file| Some(file) == first)
+    }
+
     /// Recognises an intact shard in the place of another, as after a mixed-up copy.
     fn stranger(&self, path: &Path, fingerprint: &str) -> Option<String> {
         let mut file = open_regular(path).ok()?;
@@ -258,9 +288,8 @@ impl Shard<'_> {
         file.take(len).read_to_end(&mut json).ok()?;
         let header: serde_json::Value = serde_json::from_slice(&json).ok()?;
         let metadata = &header["__metadata__"];
-        let word = |key: &str| metadata[key].as_str();
-        let model = word("sws.fingerprint")?;
-        let piece = word("sws.piece")?;
+        let model = metadata["sws.fingerprint"].as_str()?;
+        let piece = metadata["sws.piece"].as_str()?;
         let other_piece = piece.parse::<PieceId>().ok().filter(|piece| *piece != self.piece);
         // A flipped bit in the right fingerprint is damage, not another model.
         let other_model = model.len() == fingerprint.len()
@@ -300,10 +329,12 @@ enum Region<'a> {
 
 impl<'a> Walk<'a> {
     fn new(tensors: &'a [Tensor], header: &'a [u8], len: u64) -> Self {
-        let parts: Vec<_> = tensors
-            .iter()
-            .flat_map(|tensor| (0..tensor.parts.len()).map(move |index| (tensor, index)))
-            .collect();
+        let mut parts = Vec::new();
+        for tensor in tensors {
+            for index in 0..tensor.parts.len() {
+                parts.push((tensor, index));
+            }
+        }
         Walk {
             header,
             parts: parts.into_iter(),
@@ -341,13 +372,12 @@ impl<'a> Walk<'a> {
             Region::Header => {
                 let at = self.at as usize;
                 if bytes != &self.header[at..at + bytes.len()] {
-                    self.found(|| "has a damaged header".to_owned());
+                    self.found("has a damaged header".to_owned());
                 }
             }
             Region::Padding => {
-                let at = self.at;
                 if bytes.iter().any(|&b| b != 0) {
-                    self.found(|| format!("has damaged padding at byte {at}"));
+                    self.found(format!("has damaged padding at byte {}", self.at));
                 }
             }
             Region::Part { tensor, index, check } => {
@@ -357,7 +387,7 @@ impl<'a> Walk<'a> {
                 if self.run == part.check_len || self.left == bytes.len() as u64 {
                     if part.checks.get(check) != Some(&self.hasher.digest()) {
                         let name = layout::part_name(tensor, index);
-                        self.found(|| format!("has a damaged tensor `{name}`"));
+                        self.found(format!("has a damaged tensor `{name}`"));
                     }
                     self.hasher.reset();
                     self.run = 0;
@@ -367,9 +397,10 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn found(&mut self, what: impl FnOnce() -> String) {
+    /// Keeps the first damage of the current region.
+    fn found(&mut self, what: String) {
         if !self.bad {
-            self.damage.push(what());
+            self.damage.push(what);
             self.bad = true;
         }
     }

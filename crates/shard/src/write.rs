@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
 use sws_format::{
@@ -19,7 +19,7 @@ use super::kept::{self, FinishedShards, JournalLine, OutputState, ShardIdentity}
 use super::outdir::OutDir;
 use super::parts::TensorTarget;
 use super::plan::{self, ShardJob};
-use super::{ShardError, ShardOptions, WORKERS, copies, layout, pool, start};
+use super::{ShardError, ShardOptions, WORKERS, copies, layout, pool, reporter, start};
 
 /// Result of [`shard`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,9 +111,14 @@ pub fn resume(
     damaged += usize::from(matches!(before, OutputState::Unreadable));
     let found = results.iter().flatten().count();
 
-    let left = || jobs.iter().zip(&results).filter(|(_, result)| result.is_none());
-    let needed: u64 = left().map(|(job, _)| job.len).sum();
-    let replaced: u64 = left().map(|(job, _)| dir.len(&job.file)).sum();
+    let mut left: Vec<&ShardJob> = Vec::new();
+    for (job, result) in jobs.iter().zip(&results) {
+        if result.is_none() {
+            left.push(job);
+        }
+    }
+    let needed: u64 = left.iter().map(|job| job.len).sum();
+    let replaced: u64 = left.iter().map(|job| dir.len(&job.file)).sum();
     let needed = needed.saturating_add(checkpoint.room()).saturating_sub(replaced);
     if let Err(error) = dir.check_space(needed) {
         if found == 0 && damaged == 0 {
@@ -128,18 +133,17 @@ pub fn resume(
         journal.append(results.iter().flatten())?;
         dir.clear(MANIFEST_FILE)?;
     }
-    left().try_for_each(|(job, _)| dir.clear(&job.file))?;
-    let done = AtomicU64::new(total - left().map(|(job, _)| job.source_len).sum::<u64>());
-    let report = |bytes: u64| {
-        let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        progress(Progress { done, total });
-    };
+    for job in &left {
+        dir.clear(&job.file)?;
+    }
+    let done = total - left.iter().map(|job| job.source_len).sum::<u64>();
+    let report = reporter(Progress { done, total }, progress);
     report(0);
     let pool = pool(options.threads)?;
     let context = EncodeContext::new(checkpoint, &source, &pool, &report);
     let order: Vec<usize> =
         plan::by_file(&jobs).into_iter().filter(|&i| results[i].is_none()).collect();
-    let inputs = ShardInputs::new(checkpoint, left().map(|(job, _)| job));
+    let inputs = ShardInputs::new(checkpoint, &left);
     let (journal, lines) = run(&context, &dir, &jobs, &order, journal, inputs)?;
     for line in lines {
         let index = line.index;
@@ -164,9 +168,10 @@ pub fn resume(
 
 /// The encoding of the shards in a directory, finished or begun; `None` if it has none.
 pub fn encoding_in(dir: &Path) -> Option<Encoding> {
-    let finished = || Manifest::load(dir).ok()?.encoding;
-    let begun = || Journal::job::<ShardIdentity>(dir)?.encoding.parse().ok();
-    finished().or_else(begun)
+    if let Ok(Manifest { encoding: Some(finished), .. }) = Manifest::load(dir) {
+        return Some(finished);
+    }
+    Journal::job::<ShardIdentity>(dir)?.encoding.parse().ok()
 }
 
 /// Bytes of the checkpoint. A piece counts once, with or without a stand-in.
@@ -180,14 +185,19 @@ fn stored_bytes(manifest: &Manifest) -> u64 {
 }
 
 fn check_stand_ins(options: &ShardOptions) -> Result<(), ShardError> {
-    let bits = |encoding| plan::least_len(encoding, 0, 1, 4096);
+    let encoding = options.encoding;
     match options.stand_ins {
-        Some(_) if options.encoding == Encoding::Nested => Err(ShardError::Nested),
-        Some(stand_ins) if bits(stand_ins) >= bits(options.encoding) => {
-            Err(ShardError::StandIns { stand_ins, encoding: options.encoding })
+        Some(_) if encoding == Encoding::Nested => Err(ShardError::Nested),
+        Some(stand_ins) if row_bytes(stand_ins) >= row_bytes(encoding) => {
+            Err(ShardError::StandIns { stand_ins, encoding })
         }
         _ => Ok(()),
     }
+}
+
+/// Bytes of a row of 4096 weights.
+fn row_bytes(encoding: Encoding) -> Option<u64> {
+    plan::least_len(encoding, 0, 1, 4096)
 }
 
 fn shard_header(
@@ -309,7 +319,9 @@ fn publish(
         let batch = &lines[before..];
         dir.publish(batch.iter().map(|line| jobs[line.index].file.as_str()))?;
         journal.append(batch)?;
-        batch.iter().for_each(|line| inputs.done(&jobs[line.index]));
+        for line in batch {
+            inputs.done(&jobs[line.index]);
+        }
     }
     Ok((journal, lines))
 }
@@ -322,14 +334,17 @@ struct ShardInputs<'a> {
 
 impl<'a> ShardInputs<'a> {
     /// Counts the uses by the remaining jobs, and releases files without any.
-    fn new<'b, 'p: 'b>(
-        checkpoint: &'a dyn Checkpoint,
-        left: impl Iterator<Item = &'b ShardJob<'p>>,
-    ) -> ShardInputs<'a> {
+    fn new(checkpoint: &'a dyn Checkpoint, left: &[&ShardJob]) -> ShardInputs<'a> {
         let mut uses = vec![0; checkpoint.files().len()];
-        left.flat_map(|job| job.files()).for_each(|file| uses[file as usize] += 1);
-        for (file, _) in uses.iter().enumerate().filter(|(_, uses)| **uses == 0) {
-            checkpoint.release(file as u32);
+        for job in left {
+            for file in job.files() {
+                uses[file as usize] += 1;
+            }
+        }
+        for (file, &uses) in uses.iter().enumerate() {
+            if uses == 0 {
+                checkpoint.release(file as u32);
+            }
         }
         ShardInputs { checkpoint, uses }
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use sws_format::{ChecksumBook, Clock, Manifest};
+use sws_format::{ChecksumBook, Clock, Manifest, Tensor};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::drives::Drives;
@@ -172,6 +172,10 @@ impl LandingProgress {
     }
 }
 
+fn is_unchecked(tensor: &Tensor) -> bool {
+    tensor.parts.iter().any(|part| part.checks.is_empty() && part.len > 0)
+}
+
 impl FileVerifier {
     pub(crate) fn new(
         manifest: &Manifest,
@@ -180,18 +184,18 @@ impl FileVerifier {
         clock: Clock,
         cache: Option<PathBuf>,
     ) -> FileVerifier {
-        let stand_ins = manifest.pieces.iter().filter_map(|piece| piece.stand_in.as_ref());
-        let unchecked = manifest
-            .pieces
-            .iter()
-            .flat_map(|piece| &piece.tensors)
-            .chain(stand_ins.flat_map(|stand_in| &stand_in.tensors))
-            .flat_map(|tensor| &tensor.parts)
-            .any(|extent| extent.checks.is_empty() && extent.len > 0);
+        let unchecked = manifest.pieces.iter().any(|piece| {
+            let stand_in = piece.stand_in.iter().flat_map(|stand_in| &stand_in.tensors);
+            piece.tensors.iter().chain(stand_in).any(is_unchecked)
+        });
+        let book = match unchecked {
+            true => Some(ChecksumBook::open(manifest, dir, cache)),
+            false => None,
+        };
         FileVerifier {
             drives,
             clock,
-            book: unchecked.then(|| ChecksumBook::open(manifest, dir, cache)),
+            book,
             mismatches: AtomicU64::new(0),
             corrected: AtomicU64::new(0),
         }
@@ -257,8 +261,8 @@ impl FileVerifier {
         mut into: Option<&mut [u8]>,
     ) -> Result<(), FetchError> {
         let piece = layout.read().piece();
-        let file = || self.drives.path(drive, block.file);
-        let failed = |source| FetchError::Read { piece, file: file(), source };
+        let failed =
+            |source| FetchError::Read { piece, file: self.drives.path(drive, block.file), source };
         // Not straight into the slot: the pages at the block's edges hold neighbours that are
         // already verified.
         let mut buffer = Slot::alone(REREAD).map_err(failed)?;
@@ -276,7 +280,7 @@ impl FileVerifier {
             if got < skip + want {
                 return Err(FetchError::Short {
                     piece,
-                    file: file(),
+                    file: self.drives.path(drive, block.file),
                     offset: at,
                     wanted: want,
                     got: got.saturating_sub(skip),
@@ -293,7 +297,7 @@ impl FileVerifier {
             return Ok(());
         }
         let tensor = layout.tensors()[block.tensor].name.clone();
-        let file = file();
+        let file = self.drives.path(drive, block.file);
         let offset = block.offset;
         Err(match block.check {
             Some(_) => FetchError::Corrupt { piece, tensor, file, offset },

@@ -168,7 +168,6 @@ impl TensorLayout {
     /// Returns the rows in `slot` as a matrix; `None` if a part was not read, or if no kernel
     /// supports the numbers of the tensor.
     pub fn matrix<'s>(&self, slot: &'s [u8]) -> Option<Result<Matrix<'s>, MatrixError>> {
-        let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         let range = size(self.range.start)..size(self.range.end);
         let parts = self.parts(slot)?;
         Some(Matrix::block(self.encoding?, size(self.rows), size(self.cols), range, &parts))
@@ -180,13 +179,6 @@ impl PieceLayout {
     pub fn new(manifest: &Manifest, read: Read) -> Result<PieceLayout, LayoutError> {
         let id = read.piece();
         let piece = manifest.piece(id).ok_or(LayoutError::NoPiece(id))?;
-        let one = |index: usize| {
-            piece
-                .tensors
-                .get(index)
-                .map(|tensor| vec![(index, tensor)])
-                .ok_or(LayoutError::NoTensor(id, index))
-        };
         let stand_in = match &read {
             Read::StandIn(_) | Read::Beside(_) => {
                 piece.stand_in_tensors().ok_or(LayoutError::NoStandIn(id))?
@@ -196,7 +188,10 @@ impl PieceLayout {
         let tensors: Vec<(usize, &Tensor)> = match &read {
             Read::Piece(_) | Read::Beside(_) => piece.tensors.iter().enumerate().collect(),
             Read::StandIn(_) => stand_in.iter().enumerate().collect(),
-            Read::Tensor(_, index) | Read::Rows { tensor: index, .. } => one(*index)?,
+            &(Read::Tensor(_, index) | Read::Rows { tensor: index, .. }) => {
+                let tensor = piece.tensors.get(index);
+                vec![(index, tensor.ok_or(LayoutError::NoTensor(id, index))?)]
+            }
         };
         let shared = match &read {
             Read::Beside(_) => &stand_in[..],
@@ -250,6 +245,13 @@ struct BlockRun<'m> {
     view: Range<u64>,
 }
 
+impl BlockRun<'_> {
+    /// The file, and the offset of the first byte in it.
+    fn place(&self) -> (u32, u64) {
+        (self.extent.file, self.extent.offset + self.bytes.start)
+    }
+}
+
 struct Builder<'m> {
     manifest: &'m Manifest,
     /// Tensors whose parts are left out.
@@ -268,10 +270,13 @@ impl<'m> Builder<'m> {
     ) -> Result<(), LayoutError> {
         let wrong = |what| LayoutError::Manifest { tensor: tensor.name.clone(), what };
         let (cols, outer) = tensor.shape.split_last().map_or((1, &[][..]), |(c, r)| (*c, r));
-        let rows = outer
-            .iter()
-            .try_fold(1u64, |rows, &n| rows.checked_mul(n))
-            .ok_or_else(|| wrong("its shape is larger than any memory"))?;
+        let mut rows = 1u64;
+        for &dim in outer {
+            let Some(more) = rows.checked_mul(dim) else {
+                return Err(wrong("its shape is larger than any memory"));
+            };
+            rows = more;
+        }
         let kinds = tensor.encoding.map_or(1, |encoding| encoding.parts().len());
         if tensor.parts.len() != kinds {
             return Err(wrong("the number of its parts is not its encoding's"));
@@ -338,9 +343,8 @@ impl<'m> Builder<'m> {
 
     /// True if the stand-in's tensor with this index shares the extent.
     fn is_shared(&self, extent: &Extent, index: usize) -> bool {
-        let place = |extent: &Extent| (extent.file, extent.offset);
-        let parts = self.shared.get(index).map_or(&[][..], |tensor| &tensor.parts);
-        parts.iter().any(|part| place(part) == place(extent))
+        let Some(tensor) = self.shared.get(index) else { return false };
+        tensor.parts.iter().any(|part| (part.file, part.offset) == (extent.file, extent.offset))
     }
 
     fn check_extent(&self, extent: &Extent) -> Result<(), &'static str> {
@@ -376,26 +380,31 @@ impl<'m> Builder<'m> {
             Read::Piece(id) | Read::Beside(id) => matches!(id.kind(), PieceKind::Expert(_)),
             _ => false,
         };
-        let large = |&tensor: &usize| {
-            let runs = self.runs.iter().filter(|run| run.tensor == tensor);
-            runs.map(|run| run.bytes.end - run.bytes.start).sum::<u64>() >= LARGE
-        };
-        let mut large = (0..self.tensors.len()).rev().filter(large);
+        let mut large = (0..self.tensors.len()).rev().filter(|&tensor| self.is_large(tensor));
         match (large.next(), large.next()) {
             (Some(last), Some(_)) if expert => last,
             _ => usize::MAX,
         }
     }
 
+    fn is_large(&self, tensor: usize) -> bool {
+        let mut bytes = 0;
+        for run in &self.runs {
+            if run.tensor == tensor {
+                bytes += run.bytes.end - run.bytes.start;
+            }
+        }
+        bytes >= LARGE
+    }
+
     fn finish(mut self, read: Read) -> Result<PieceLayout, LayoutError> {
-        let place = |run: &BlockRun<'_>| (run.extent.file, run.extent.offset + run.bytes.start);
         let last = self.last_of(&read);
-        self.runs.sort_by_key(|run| (run.tensor >= last, place(run)));
+        self.runs.sort_by_key(|run| (run.tensor >= last, run.place()));
         let mut segments: Vec<Segment> = Vec::new();
         let mut slot_len = 0usize;
         let mut blocks = Vec::new();
         for run in &self.runs {
-            let (file, start) = place(run);
+            let (file, start) = run.place();
             let end = run.extent.offset + run.bytes.end;
             let file_len = self.manifest.files[file as usize].len;
             let tensor = &mut self.tensors[run.tensor];
@@ -423,8 +432,7 @@ impl<'m> Builder<'m> {
             let end_aligned = end.checked_next_multiple_of(ALIGN).ok_or_else(too_large)?;
             let len = usize::try_from(end_aligned - segment.offset).map_err(|_| too_large())?;
             segment.len = segment.len.max(len);
-            segment.present =
-                usize::try_from(file_len - segment.offset).unwrap_or(usize::MAX).min(segment.len);
+            segment.present = size(file_len - segment.offset).min(segment.len);
             slot_len = segment.at.checked_add(segment.len).ok_or_else(too_large)?;
 
             let in_slot =
@@ -447,6 +455,10 @@ impl<'m> Builder<'m> {
         blocks.sort_by_key(|block| block.slot.start);
         Ok(PieceLayout { read, segments, slot_len, tensors: self.tensors, blocks })
     }
+}
+
+fn size(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
 }
 
 /// Number of bytes that one checksum covers.

@@ -74,11 +74,14 @@ pub fn speeds(
     kinds: &[Reads],
 ) -> Vec<Option<f64>> {
     let mut places = ProbePlaces::new(manifest, bytes.max(1).next_multiple_of(SLOT_ALIGN));
-    let speed = |reads: &Reads| {
-        let reader = reads.reader.open(manifest, dir, reads.depth).ok()?;
-        measure(&*reader, *reads, &mut places, clock, PATIENCE / 4)
-    };
-    kinds.iter().map(speed).collect()
+    let mut speeds = Vec::with_capacity(kinds.len());
+    for reads in kinds {
+        speeds.push(match reads.reader.open(manifest, dir, reads.depth) {
+            Ok(reader) => measure(&*reader, *reads, &mut places, clock, PATIENCE / 4),
+            Err(_) => None,
+        });
+    }
+    speeds
 }
 
 /// Reads a sample of the files of `manifest`, which lie below `dir`, with each candidate, or with
@@ -95,19 +98,19 @@ pub fn probe(
     let mut places = ProbePlaces::new(manifest, CHUNK);
     let started = clock.now();
     let mut figures = Vec::new();
-    let candidates = CANDIDATES.into_iter().filter(|(kind, _)| only.is_none_or(|o| o == *kind));
-    for (kind, depth) in candidates {
+    for (kind, depth) in CANDIDATES {
+        if only.is_some_and(|only| only != kind) {
+            continue;
+        }
         if clock.now().saturating_sub(started) > PATIENCE {
             break;
         }
-        let reader = kind.open(manifest, dir, depth);
+        let Ok(reader) = kind.open(manifest, dir, depth) else { continue };
         let reads = Reads { reader: kind, depth, huge_pages: true };
-        let speed = reader.ok().and_then(|r| measure(&*r, reads, &mut places, clock, PATIENCE / 4));
-        figures.extend(speed.map(|bytes_per_second| Figure {
-            reader: kind,
-            depth,
-            bytes_per_second,
-        }));
+        let speed = measure(&*reader, reads, &mut places, clock, PATIENCE / 4);
+        if let Some(bytes_per_second) = speed {
+            figures.push(Figure { reader: kind, depth, bytes_per_second });
+        }
     }
     let (reader, depth) = choose(&figures).unwrap_or((only.unwrap_or(CANDIDATES[0].0), 4));
     ProbeReport { figures, reader, depth }
@@ -116,14 +119,19 @@ pub fn probe(
 /// Returns the most preferred candidate that no other beats by a worthwhile margin.
 fn choose(figures: &[Figure]) -> Option<(ReaderKind, usize)> {
     let best = figures.iter().map(|figure| figure.bytes_per_second).fold(0.0, f64::max);
-    let preference = |figure: &&Figure| {
-        CANDIDATES.iter().position(|&candidate| candidate == (figure.reader, figure.depth))
-    };
-    figures
-        .iter()
-        .filter(|figure| figure.bytes_per_second * WORTHWHILE >= best)
-        .min_by_key(preference)
-        .map(|figure| (figure.reader, figure.depth))
+    let good = figures.iter().filter(|figure| figure.bytes_per_second * WORTHWHILE >= best);
+    Some(good.min_by_key(|figure| figure.preference())?.candidate())
+}
+
+impl Figure {
+    fn candidate(&self) -> (ReaderKind, usize) {
+        (self.reader, self.depth)
+    }
+
+    /// Place among the candidates, of which the first is the most preferred.
+    fn preference(&self) -> Option<usize> {
+        CANDIDATES.iter().position(|&candidate| candidate == self.candidate())
+    }
 }
 
 /// Measures a reader, in bytes per second; `None` if a read fails.
@@ -138,13 +146,17 @@ fn measure(
     let lanes = depth.div_ceil(batch);
     let chunk = places.chunk;
     let arena = Arena::new((lanes * batch * chunk).max(HUGE_PAGE)).ok()?;
-    let memory = |_| match huge_pages {
-        true => arena.take(batch * chunk),
-        false => Slot::alone(batch * chunk).ok(),
-    };
+    let mut memory = Vec::with_capacity(lanes);
+    for _ in 0..lanes {
+        memory.push(match huge_pages {
+            true => arena.take(batch * chunk)?,
+            false => Slot::alone(batch * chunk).ok()?,
+        });
+    }
     // Opening the files and touching the memory for the first time must not count as reading.
-    let mut memory: Vec<Slot> = (0..lanes).map(memory).collect::<Option<_>>()?;
-    memory.iter_mut().for_each(|slot| slot.fill(1));
+    for slot in &mut memory {
+        slot.fill(1);
+    }
     let mut work: Vec<Vec<(u32, u64)>> = vec![Vec::new(); lanes];
     for n in 0..(SHARE / chunk).min(MOST_READS).max(lanes * batch) {
         work[n / batch % lanes].push(places.next()?);
@@ -187,7 +199,8 @@ fn measure(
         threads.into_iter().map(|thread| thread.ok()?.join().ok().flatten()).sum()
     });
     let elapsed = clock.now().saturating_sub(started).as_secs_f64();
-    total.filter(|&total| total > 0 && elapsed > 0.0).map(|total| total as f64 / elapsed)
+    let total = total?;
+    if total > 0 && elapsed > 0.0 { Some(total as f64 / elapsed) } else { None }
 }
 
 /// Places to read, spread over all files. Places repeat only when all were used, as bytes read
@@ -202,13 +215,8 @@ struct ProbePlaces<'m> {
 
 impl<'m> ProbePlaces<'m> {
     fn new(manifest: &'m Manifest, chunk: usize) -> ProbePlaces<'m> {
-        let chunks = |len: u64| len.div_ceil(chunk as u64);
-        ProbePlaces {
-            manifest,
-            chunk,
-            total: manifest.files.iter().map(|file| chunks(file.len)).sum(),
-            count: 0,
-        }
+        let total = manifest.files.iter().map(|file| file.len.div_ceil(chunk as u64)).sum();
+        ProbePlaces { manifest, chunk, total, count: 0 }
     }
 
     fn next(&mut self) -> Option<(u32, u64)> {

@@ -149,17 +149,18 @@ impl StoreShared {
     /// Checks the result of a read, which may be short only at the end of its file.
     fn judge(&self, job: &ReadJob, result: std::io::Result<usize>) -> Result<(), FetchError> {
         let piece = job.transfer.layout.read().piece();
-        let file = || self.verifier.path(job.file);
         match result {
             Ok(got) if got >= job.present => Ok(()),
             Ok(got) => Err(FetchError::Short {
                 piece,
-                file: file(),
+                file: self.verifier.path(job.file),
                 offset: job.offset,
                 wanted: job.present,
                 got,
             }),
-            Err(source) => Err(FetchError::Read { piece, file: file(), source }),
+            Err(source) => {
+                Err(FetchError::Read { piece, file: self.verifier.path(job.file), source })
+            }
         }
     }
 }

@@ -73,8 +73,8 @@ impl Default for StoreOptions {
 
 /// Folder for `sws` in the user's cache directory, for data that can be recreated.
 pub fn user_cache() -> Option<PathBuf> {
-    let get = |name: &str| std::env::var_os(name);
-    Some(sws_os::places::of_user(get, "XDG_CACHE_HOME", ".cache")?.join("sws"))
+    let caches = sws_os::places::of_user(|name| std::env::var_os(name), "XDG_CACHE_HOME", ".cache");
+    Some(caches?.join("sws"))
 }
 
 /// Pieces of a model on a device, fetched into slots that the caller owns.
@@ -110,10 +110,16 @@ impl NVMeWeightStore {
         };
         let batch = reader.batch().clamp(1, depth);
         let lanes = depth.div_ceil(batch) * (1 + mirrors.len());
-        let simulation = simulated.map(|disk| {
-            let others = mirrors.iter().map(|mirror| mirror.simulated.unwrap_or(disk));
-            Simulation::new([disk].into_iter().chain(others).collect(), depth)
-        });
+        let simulation = match simulated {
+            Some(disk) => {
+                let mut disks = vec![disk];
+                for mirror in &mirrors {
+                    disks.push(mirror.simulated.unwrap_or(disk));
+                }
+                Some(Simulation::new(disks, depth))
+            }
+            None => None,
+        };
         let drives = Drives::new(&manifest, dir, reader, mirrors, notice, clock.clone());
         let verifier = FileVerifier::new(&manifest, dir, drives, clock, cache);
         let queue = FetchQueue::new(chunk);

@@ -92,6 +92,13 @@ pub struct Request {
     pub headers: BTreeMap<String, String>,
 }
 
+impl Request {
+    /// The value of a header; empty without it.
+    fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", String::as_str)
+    }
+}
+
 struct Answer {
     status: u16,
     headers: Vec<String>,
@@ -176,12 +183,7 @@ impl Bucket {
 
     /// Reads the next request, and answers it.
     fn next(&self, reader: &mut BufReader<&TcpStream>) -> Option<Answer> {
-        let mut line = || {
-            let mut line = String::new();
-            reader.read_line(&mut line).ok().filter(|&read| read > 0)?;
-            Some(line.trim_end().to_owned())
-        };
-        let first = line()?;
+        let first = line(reader)?;
         let mut words = first.split(' ');
         let method = words.next()?.to_owned();
         let target = words.next()?;
@@ -191,7 +193,7 @@ impl Bucket {
         };
         let mut headers = BTreeMap::new();
         loop {
-            let header = line()?;
+            let header = line(reader)?;
             let Some((name, value)) = header.split_once(':') else { break };
             headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
         }
@@ -222,7 +224,9 @@ impl Bucket {
         };
         let chunk = if answer.drip.is_some() { 1 } else { CHUNK };
         let sent = answer.body[..end].chunks(chunk).try_for_each(|part| {
-            answer.drip.into_iter().for_each(|pause| self.clock.sleep(pause));
+            if let Some(pause) = answer.drip {
+                self.clock.sleep(pause);
+            }
             if let Some(rate) = rate {
                 self.wait(Duration::from_secs_f64(part.len() as f64 / rate as f64));
             }
@@ -298,13 +302,13 @@ impl State {
 
     /// Takes the next fault of a file that `acts` here.
     fn fault(&mut self, path: &str, acts: impl Fn(&Fault) -> bool) -> Option<Fault> {
-        let mut faults = self.faults.iter_mut();
-        let found = faults
-            .find(|(end, fault, times)| path.ends_with(end.as_str()) && *times > 0 && acts(fault));
-        found.map(|(_, fault, times)| {
-            *times -= 1;
-            fault.clone()
-        })
+        for (end, fault, times) in &mut self.faults {
+            if path.ends_with(end.as_str()) && *times > 0 && acts(fault) {
+                *times -= 1;
+                return Some(fault.clone());
+            }
+        }
+        None
     }
 
     fn file(&mut self, request: &Request) -> Answer {
@@ -345,7 +349,8 @@ impl State {
             bytes[middle] ^= 1;
         }
         answer.headers.push(format!("ETag: {tag}"));
-        (answer.body, answer.is_file) = (bytes, true);
+        answer.body = bytes;
+        answer.is_file = true;
         let drips = |fault: &Fault| matches!(fault, Fault::Drip(_));
         if let Some(Fault::Drip(pause)) = self.fault(&path, drips) {
             answer.drip = Some(Duration::from_millis(pause));
@@ -355,7 +360,8 @@ impl State {
         }
         let is_silent = |fault: &Fault| matches!(fault, Fault::Silent(_));
         if let Some(Fault::Silent(after)) = self.fault(&path, is_silent) {
-            (answer.cut, answer.silent) = (Some(after), true);
+            answer.cut = Some(after);
+            answer.silent = true;
         }
         answer
     }
@@ -377,5 +383,14 @@ impl Answer {
         );
         answer.body = body.into_bytes();
         answer
+    }
+}
+
+/// The next line; `None` at the end.
+fn line(reader: &mut BufReader<&TcpStream>) -> Option<String> {
+    let mut line = String::new();
+    match reader.read_line(&mut line) {
+        Ok(1..) => Some(line.trim_end().to_owned()),
+        _ => None,
     }
 }

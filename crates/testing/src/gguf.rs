@@ -126,23 +126,19 @@ impl GgufFile {
 
     fn offsets(&self) -> Vec<u64> {
         let mut end = 0u64;
-        let place = |tensor: &GgufTensor| {
+        let mut offsets = Vec::with_capacity(self.tensors.len());
+        for tensor in &self.tensors {
             let start = end.next_multiple_of(32);
             end = start + tensor.bytes.len() as u64;
-            tensor.offset.unwrap_or(start)
-        };
-        self.tensors.iter().map(place).collect()
+            offsets.push(tensor.offset.unwrap_or(start));
+        }
+        offsets
     }
 }
 
 impl Key {
     /// The type and the value.
     fn bytes(&self) -> Vec<u8> {
-        let typed = |kind: u32, bytes: &[u8]| [&kind.to_le_bytes(), bytes].concat();
-        let list = |kind: u32, len: usize, bytes: Vec<u8>| {
-            let head = [&kind.to_le_bytes()[..], &(len as u64).to_le_bytes()].concat();
-            typed(9, &[head, bytes].concat())
-        };
         match self {
             Key::U32(number) => typed(4, &number.to_le_bytes()),
             Key::F32(number) => typed(6, &number.to_le_bytes()),
@@ -159,6 +155,22 @@ impl Key {
             Key::Raw(kind, bytes) => typed(*kind, bytes),
         }
     }
+}
+
+/// A value with its type.
+fn typed(kind: u32, bytes: &[u8]) -> Vec<u8> {
+    [&kind.to_le_bytes(), bytes].concat()
+}
+
+/// A list of `len` values of this type.
+fn list(kind: u32, len: usize, bytes: Vec<u8>) -> Vec<u8> {
+    let head = [&kind.to_le_bytes()[..], &(len as u64).to_le_bytes()].concat();
+    typed(9, &[head, bytes].concat())
+}
+
+/// A number of a configuration.
+fn number(config: &serde_json::Value, entry: &str) -> u64 {
+    config[entry].as_u64().unwrap()
 }
 
 /// A text as files have it: its length and its bytes.

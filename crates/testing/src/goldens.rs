@@ -121,16 +121,12 @@ impl Golden {
     /// Reads the results for the checkpoint in a directory.
     pub fn read(dir: &Path) -> Golden {
         let file = Tensors::read(&dir.join("golden.safetensors"));
-        let optional = |name: &str| match file.0.contains_key(name) {
-            true => file.integers(name),
-            false => Vec::new(),
-        };
         Golden {
             tokens: file.integers("tokens"),
             greedy: file.integers("greedy"),
             logits: file.floats("logits"),
-            moe_layers: optional("moe_layers"),
-            routes: optional("routes"),
+            moe_layers: file.integers_if_any("moe_layers"),
+            routes: file.integers_if_any("routes"),
         }
     }
 }
@@ -152,10 +148,11 @@ impl Tensors {
     pub fn read(path: &Path) -> Tensors {
         let bytes = std::fs::read(path).unwrap();
         let file = SafeTensors::deserialize(&bytes).unwrap();
-        let tensor = |(name, view): (String, TensorView<'_>)| {
-            (name, (view.dtype(), view.shape().to_vec(), view.data().to_vec()))
-        };
-        Tensors(file.tensors().into_iter().map(tensor).collect())
+        let mut tensors = BTreeMap::new();
+        for (name, view) in file.tensors() {
+            tensors.insert(name, (view.dtype(), view.shape().to_vec(), view.data().to_vec()));
+        }
+        Tensors(tensors)
     }
 
     /// Writes a file.
@@ -175,11 +172,16 @@ impl Tensors {
             .collect()
     }
 
+    /// The same; none without the tensor.
+    fn integers_if_any(&self, name: &str) -> Vec<u32> {
+        if self.0.contains_key(name) { self.integers(name) } else { Vec::new() }
+    }
+
     /// The numbers of a tensor of 32-bit floats.
     pub fn floats(&self, name: &str) -> Vec<f32> {
         let (dtype, _, bytes) = &self.0[name];
         assert_eq!(*dtype, Dtype::F32);
-        bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+        bytes.as_chunks().0.iter().copied().map(f32::from_le_bytes).collect()
     }
 }
 

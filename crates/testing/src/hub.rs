@@ -174,14 +174,13 @@ impl State {
 
     /// Takes the next fault of a file that `acts` here.
     fn fault(&mut self, file: &str, acts: impl Fn(&Fault) -> bool) -> Option<Fault> {
-        let found = self
-            .faults
-            .iter_mut()
-            .find(|(name, fault, times)| name == file && *times > 0 && acts(fault));
-        found.map(|(_, fault, times)| {
-            *times -= 1;
-            fault.clone()
-        })
+        for (name, fault, times) in &mut self.faults {
+            if name == file && *times > 0 && acts(fault) {
+                *times -= 1;
+                return Some(fault.clone());
+            }
+        }
+        None
     }
 }
 
@@ -192,47 +191,49 @@ fn is_large(name: &str) -> bool {
 
 /// SHA-256 as lower-case hexadecimal digits.
 pub fn sha256(bytes: &[u8]) -> String {
-    let hash = ring::digest::digest(&ring::digest::SHA256, bytes);
-    hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref())
+}
+
+/// Lower-case hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Name that git gives to a file of these bytes.
 fn git_object(bytes: &[u8]) -> String {
     let object = [format!("blob {}\0", bytes.len()).as_bytes(), bytes].concat();
-    let hash = ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, &object);
-    hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, &object).as_ref())
 }
 
 fn listing(id: &str, commit: &str, files: &BTreeMap<String, Vec<u8>>) -> String {
-    let file = |(name, bytes): (&String, &Vec<u8>)| {
-        let hash = sha256(bytes);
-        match is_large(name) {
+    let mut siblings = Vec::with_capacity(files.len());
+    for (name, bytes) in files {
+        siblings.push(match is_large(name) {
             true => json!({
                 "rfilename": name,
                 "size": bytes.len(),
                 "blobId": "0".repeat(40),
-                "lfs": { "sha256": hash, "size": bytes.len(), "pointerSize": 134 },
+                "lfs": { "sha256": sha256(bytes), "size": bytes.len(), "pointerSize": 134 },
             }),
             false => json!({ "rfilename": name, "size": bytes.len(), "blobId": git_object(bytes) }),
-        }
-    };
-    let siblings: Vec<_> = files.iter().map(file).collect();
+        });
+    }
     json!({ "id": id, "sha": commit, "siblings": siblings, "gated": false }).to_string()
 }
 
 /// The list of files that Python asks for.
 fn tree(files: &BTreeMap<String, Vec<u8>>) -> String {
-    let file = |(name, bytes): (&String, &Vec<u8>)| {
-        let hash = sha256(bytes);
+    let mut entries = Vec::with_capacity(files.len());
+    for (name, bytes) in files {
         let size = bytes.len();
         let mut entry =
             json!({ "type": "file", "path": name, "size": size, "oid": git_object(bytes) });
         if is_large(name) {
-            entry["lfs"] = json!({ "oid": hash, "size": size, "pointerSize": 134 });
+            entry["lfs"] = json!({ "oid": sha256(bytes), "size": size, "pointerSize": 134 });
         }
-        entry
-    };
-    files.iter().map(file).collect::<serde_json::Value>().to_string()
+        entries.push(entry);
+    }
+    json!(entries).to_string()
 }
 
 /// Answers the requests of a connection.

@@ -55,8 +55,7 @@ impl Noisy {
     /// names each with probability `recall`.
     pub fn new(shape: [usize; 3], ids: Vec<u16>, recall: f32, depth: usize) -> Noisy {
         let [layers, experts, top_k] = shape;
-        let (begun, said) = Default::default();
-        Noisy { layers, experts, top_k, ids, recall, depth, begun, said }
+        Noisy { layers, experts, top_k, ids, recall, depth, begun: 0, said: Vec::new() }
     }
 
     /// The forecast for a layer at this distance.

@@ -33,8 +33,7 @@ impl Recorded {
     pub fn oracle(layers: Vec<usize>, experts: usize, top_k: usize, ids: Vec<u16>) -> Recorded {
         assert!(top_k > 0 || ids.is_empty(), "tokens that choose no experts");
         assert!(ids.iter().all(|&id| usize::from(id) < experts), "an id that is not an expert");
-        let (begun, said) = Default::default();
-        Recorded { layers, experts, top_k, ids, lies: false, begun, said }
+        Recorded { layers, experts, top_k, ids, lies: false, begun: 0, said: Vec::new() }
     }
 
     /// Makes every forecast wrong, with the same confidence: as many experts as will be used, none
@@ -62,7 +61,9 @@ impl Recorded {
         let named = (0..self.experts).filter(|&expert| used[expert] != self.lies);
         let selected: Vec<u32> = named.take(count).map(|expert| expert as u32).collect();
         let mut probs = vec![0.0; self.experts];
-        selected.iter().for_each(|&expert| probs[expert as usize] = 1.0);
+        for &expert in &selected {
+            probs[expert as usize] = 1.0;
+        }
         let layer_idx = self.layers[place];
         LayerBlueprint { layer_idx, expert_probs: probs, selected_experts: selected }
     }

@@ -11,16 +11,14 @@ pub type Spec<'a> = (&'a str, &'a str, &'a [u64], usize);
 /// The JSON of a header for `tensors`, laid out one after another.
 pub fn header(tensors: &[Spec<'_>]) -> String {
     let mut end = 0;
-    let entries: Vec<String> = tensors
-        .iter()
-        .map(|(name, dtype, shape, len)| {
-            let start = end;
-            end += len;
-            format!(
-                r#""{name}":{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":[{start},{end}]}}"#
-            )
-        })
-        .collect();
+    let mut entries = Vec::with_capacity(tensors.len());
+    for (name, dtype, shape, len) in tensors {
+        let start = end;
+        end += len;
+        entries.push(format!(
+            r#""{name}":{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":[{start},{end}]}}"#
+        ));
+    }
     format!("{{{}}}", entries.join(","))
 }
 
@@ -62,8 +60,6 @@ impl Naming for Toy {
 
     fn place(&self, name: &str, _shape: &[u64]) -> Placement {
         let words: Vec<&str> = name.trim_end_matches(".weight").split('.').collect();
-        let number = |word: &str| word.parse::<u32>().ok();
-        let piece = |id, rank, matrix| Placement::Piece { id, rank, matrix };
         match words.as_slice() {
             ["embed"] => piece(PieceId::EMBED, 0, true),
             [layer, word] => match (number(layer), *word) {
@@ -82,4 +78,12 @@ impl Naming for Toy {
             _ => Placement::Extra,
         }
     }
+}
+
+fn number(word: &str) -> Option<u32> {
+    word.parse().ok()
+}
+
+fn piece(id: PieceId, rank: u16, matrix: bool) -> Placement {
+    Placement::Piece { id, rank, matrix }
 }

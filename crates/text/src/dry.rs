@@ -53,9 +53,6 @@ const TAIL: usize = 20;
 impl DrySettings {
     /// The settings, if they have an effect.
     pub(crate) fn resolve(options: &DryOptions) -> Result<Option<DrySettings>, GenerationError> {
-        let check = |key: &'static str, value: f32, is_sane: bool, expected: &'static str| {
-            if is_sane { Ok(value) } else { Err(GenerationError::Option { key, value, expected }) }
-        };
         let multiplier = options.multiplier.unwrap_or(0.0);
         let is_sane = (0.0..=100.0).contains(&multiplier);
         check("dry_multiplier", multiplier, is_sane, "a number between 0 and 100")?;
@@ -146,12 +143,26 @@ impl DryState {
             }
         }
         for (token, repeat) in longest {
-            let logit = logits.get_mut(token as usize);
-            if let Some(logit) = logit.filter(|_| !self.breakers.has(token)) {
+            if let Some(logit) = logits.get_mut(token as usize)
+                && !self.breakers.has(token)
+            {
                 *logit -= self.dry.penalty(repeat - allowed);
             }
         }
     }
+}
+
+fn check(
+    key: &'static str,
+    value: f32,
+    is_sane: bool,
+    expected: &'static str,
+) -> Result<(), GenerationError> {
+    if is_sane { Ok(()) } else { Err(GenerationError::Option { key, value, expected }) }
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
 }
 
 /// For each number of last tokens that are left out, the length of the end of the text that the rest
@@ -205,10 +216,7 @@ impl Breakers {
         }
         for token in 0..count as u32 {
             let bytes = tokenizer.bytes(token).unwrap_or_default();
-            let has = |breaker: &String| {
-                bytes.windows(breaker.len()).any(|window| window == breaker.as_bytes())
-            };
-            if breakers.iter().any(has) {
+            if breakers.iter().any(|breaker| contains(&bytes, breaker.as_bytes())) {
                 found.whole[token as usize / 64] |= 1 << (token % 64);
                 continue;
             }

@@ -179,8 +179,8 @@ impl Generation {
             ignored = file.take_keys(config);
             is_chat = typed.conversation || file.is_about_choice();
         }
-        let family = families::of(config, typed.thinks).filter(|_| is_chat);
-        let defaults = SettingDefaults { is_chat, family };
+        let family = if is_chat { families::of(config, typed.thinks) } else { None };
+        let defaults = SettingDefaults { origin, is_chat, family };
         let max_new_tokens = match typed.max_new_tokens {
             Some(tokens) => Some(tokens),
             None => whole("max_new_tokens", file.max_new_tokens)?,
@@ -195,20 +195,22 @@ impl Generation {
                 }
             },
         };
-        let pick = |setting: &Setting, typed, file| pick(setting, typed, file, origin, defaults);
-        let mut temperature = pick(&TEMPERATURE, typed.temperature, file.temperature)?;
-        let top_p = pick(&TOP_P, typed.top_p, file.top_p)?;
-        let min_p = pick(&MIN_P, typed.min_p, file.min_p)?;
-        let repetition_penalty =
-            pick(&REPETITION_PENALTY, typed.repetition_penalty, file.repetition_penalty)?;
+        let mut temperature = defaults.pick(&TEMPERATURE, typed.temperature, file.temperature)?;
+        let top_p = defaults.pick(&TOP_P, typed.top_p, file.top_p)?;
+        let min_p = defaults.pick(&MIN_P, typed.min_p, file.min_p)?;
+        let repetition_penalty = defaults.pick(
+            &REPETITION_PENALTY,
+            typed.repetition_penalty,
+            file.repetition_penalty,
+        )?;
         let presence_penalty =
-            pick(&PRESENCE_PENALTY, typed.presence_penalty, file.presence_penalty)?;
+            defaults.pick(&PRESENCE_PENALTY, typed.presence_penalty, file.presence_penalty)?;
         let frequency_penalty =
-            pick(&FREQUENCY_PENALTY, typed.frequency_penalty, file.frequency_penalty)?;
+            defaults.pick(&FREQUENCY_PENALTY, typed.frequency_penalty, file.frequency_penalty)?;
         let asked = [top_k.1, top_p.1, min_p.1].contains(&SettingOrigin::Option);
         if typed.temperature.is_none() && !asked && !is_chat && file.do_sample != Some(true) {
-            let origin = file.do_sample.map_or(SettingOrigin::Default, |_| origin);
-            temperature = (0.0, origin);
+            let is_given = file.do_sample.is_some();
+            temperature = (0.0, if is_given { origin } else { SettingOrigin::Default });
         }
         let sampling = Sampling {
             temperature: temperature.0,
@@ -271,16 +273,19 @@ impl Generation {
 }
 
 fn parse(json: &[u8]) -> Result<GenerationFile, GenerationError> {
-    let damaged = |reason| GenerationError::Damaged { file: FILE, reason };
     if json.len() > MAX_BYTES {
-        return Err(damaged(format!("{} bytes", json.len())));
+        let reason = format!("{} bytes", json.len());
+        return Err(GenerationError::Damaged { file: FILE, reason });
     }
-    serde_json::from_slice(json).map_err(|e| damaged(e.to_string()))
+    serde_json::from_slice(json)
+        .map_err(|e| GenerationError::Damaged { file: FILE, reason: e.to_string() })
 }
 
 /// Defaults, for settings that no other source has.
 #[derive(Clone, Copy)]
 struct SettingDefaults {
+    /// The origin of the settings of the file, which come before the defaults.
+    origin: SettingOrigin,
     is_chat: bool,
     /// Settings recommended by the model's family.
     family: Option<families::Recommended>,
@@ -293,26 +298,28 @@ impl SettingDefaults {
             None => (setting.default(self.is_chat), SettingOrigin::Default),
         }
     }
-}
 
-/// Resolves a setting: the typed value, else that of the file, else the default.
-fn pick(
-    setting: &Setting,
-    typed: Option<f32>,
-    file: Option<f64>,
-    origin: SettingOrigin,
-    defaults: SettingDefaults,
-) -> Result<(f32, SettingOrigin), GenerationError> {
-    let Setting { name: key, expected, sane, .. } = *setting;
-    match (typed, file) {
-        (Some(value), _) if sane(value) => Ok((value, SettingOrigin::Option)),
-        (Some(value), _) => Err(GenerationError::Option { key, value, expected }),
-        (None, Some(value)) => {
-            let value = value as f32;
-            let refused = || absurd(FILE, key, value.to_string(), expected);
-            if sane(value) { Ok((value, origin)) } else { Err(refused()) }
+    /// Resolves a setting: the typed value, else that of the file, else the default.
+    fn pick(
+        self,
+        setting: &Setting,
+        typed: Option<f32>,
+        file: Option<f64>,
+    ) -> Result<(f32, SettingOrigin), GenerationError> {
+        let Setting { name: key, expected, sane, .. } = *setting;
+        match (typed, file) {
+            (Some(value), _) if sane(value) => Ok((value, SettingOrigin::Option)),
+            (Some(value), _) => Err(GenerationError::Option { key, value, expected }),
+            (None, Some(value)) => {
+                let value = value as f32;
+                if sane(value) {
+                    Ok((value, self.origin))
+                } else {
+                    Err(absurd(FILE, key, value.to_string(), expected))
+                }
+            }
+            (None, None) => Ok(self.of(setting)),
         }
-        (None, None) => Ok(defaults.of(setting)),
     }
 }
 
@@ -344,12 +351,15 @@ fn stop_ids(file: &str, value: Option<&Value>) -> Result<Vec<u32>, GenerationErr
         let value = format!("{} ids", values.len());
         return Err(absurd(file, EOS, value, EXPECTED));
     }
-    let id = |value: &Value| {
-        let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
-        let shortened = || value.to_string().chars().take(40).collect();
-        id.ok_or_else(|| absurd(file, EOS, shortened(), EXPECTED))
-    };
-    values.iter().map(id).collect()
+    let mut ids = Vec::with_capacity(values.len());
+    for value in values {
+        let Some(id) = value.as_u64().and_then(|id| u32::try_from(id).ok()) else {
+            let shortened = value.to_string().chars().take(40).collect();
+            return Err(absurd(file, EOS, shortened, EXPECTED));
+        };
+        ids.push(id);
+    }
+    Ok(ids)
 }
 
 fn absurd(

@@ -93,7 +93,9 @@ pub fn tokenizer_config_json(header: &[u8]) -> Result<Vec<u8>, GgufTextError> {
         let template = template.as_str().ok_or(GgufTextError::Wrong(TEMPLATE))?;
         let mut named = vec![json!({ "name": "default", "template": template })];
         for (key, template) in &keys {
-            if let (Some(name), Some(template)) = (key.strip_prefix(&prefix), template.as_str()) {
+            if let Some(name) = key.strip_prefix(&prefix)
+                && let Some(template) = template.as_str()
+            {
                 named.push(json!({ "name": name, "template": template }));
             }
         }

@@ -38,6 +38,10 @@ struct InfillNames {
     padding: &'static str,
 }
 
+/// The names of a vocabulary that is not known.
+const UNKNOWN: InfillNames =
+    InfillNames { frame: ["", "", ""], repository: "", file: "", padding: "" };
+
 /// The names of each kind, by the first match.
 const KNOWN: [InfillNames; 6] = [
     // Qwen2.5-Coder, Qwen3-Coder, Granite 4.
@@ -101,30 +105,50 @@ const PROJECT: &str = "myproject\n";
 const UNNAMED: &str = "tmp";
 const LAST: &str = "filename\n";
 
+/// Finds the ids of special tokens.
+struct SpecialIds<'a> {
+    tokenizer: &'a Tokenizer,
+    entries: &'a BTreeMap<String, Value>,
+}
+
+impl SpecialIds<'_> {
+    fn of_key(&self, key: &str) -> Option<u32> {
+        let id = u32::try_from(self.entries.get(key)?.as_u64()?).ok()?;
+        ((id as usize) < self.tokenizer.vocab_size()).then_some(id)
+    }
+
+    fn of_keys(&self, new: &str, old: &str) -> Option<u32> {
+        self.of_key(new).or_else(|| self.of_key(old))
+    }
+
+    fn of_key_or_name(&self, key: &str, name: &str) -> Option<u32> {
+        match self.of_key(key) {
+            None if !name.is_empty() => self.tokenizer.id(name),
+            id => id,
+        }
+    }
+}
+
 impl Infill {
     /// The tokens of a model: those that the keys of its GGUF file name, else those of its vocabulary
     /// with known names. `None` for a model that has none.
     pub fn of(tokenizer: &Tokenizer, entries: &BTreeMap<String, Value>) -> Option<Infill> {
-        let key = |key: &str| {
-            let id = u32::try_from(entries.get(key)?.as_u64()?).ok()?;
-            ((id as usize) < tokenizer.vocab_size()).then_some(id)
-        };
         let known = KNOWN.iter().find_map(|names| {
             let [prefix, suffix, middle] = names.frame.map(|name| tokenizer.id(name));
             Some((names, [prefix?, suffix?, middle?]))
         });
-        let names = known.as_ref().map(|(names, _)| *names);
-        let given = KEYS.map(|[new, old]| key(new).or_else(|| key(old)));
-        let [prefix, suffix, middle] = match given {
+        let names = match &known {
+            Some((names, _)) => names,
+            None => &UNKNOWN,
+        };
+        let ids = SpecialIds { tokenizer, entries };
+        let [prefix, suffix, middle] = match KEYS.map(|[new, old]| ids.of_keys(new, old)) {
             [Some(prefix), Some(suffix), Some(middle)] => [prefix, suffix, middle],
             _ => known?.1,
         };
-        let named = |name: fn(&InfillNames) -> &'static str| {
-            names.map(name).filter(|name| !name.is_empty()).and_then(|name| tokenizer.id(name))
-        };
-        let repository = key(REPOSITORY).or_else(|| named(|names| names.repository));
-        let file = key(FILE).or_else(|| named(|names| names.file));
-        let padding = key(PADDING).or_else(|| named(|names| names.padding));
+        let repository = ids.of_key_or_name(REPOSITORY, names.repository);
+        let file = ids.of_key_or_name(FILE, names.file);
+        let padding = ids.of_key_or_name(PADDING, names.padding);
         let frame = [prefix, suffix, middle];
         let ends = frame.into_iter().chain([repository, file, padding].into_iter().flatten());
         Some(Infill { prefix, suffix, middle, repository, file, ends: ends.collect() })

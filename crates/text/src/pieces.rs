@@ -84,6 +84,21 @@ impl DecoderSpec {
     }
 }
 
+impl DetokenizeStep {
+    /// The length that a token of this length has at most after the step.
+    fn longest(&self, len: usize) -> usize {
+        match self {
+            DetokenizeStep::Replace { from, to } if from.is_empty() => {
+                len.saturating_add(1).saturating_mul(to.len().saturating_add(1))
+            }
+            DetokenizeStep::Replace { from, to } => {
+                len.saturating_mul(to.len().div_ceil(from.len()).max(1))
+            }
+            _ => len,
+        }
+    }
+}
+
 impl TokenPieces {
     /// The conversion of tokens of at most `longest` bytes. Returns the name of an unsupported
     /// feature on failure.
@@ -93,16 +108,11 @@ impl TokenPieces {
             Some(decoder) => pieces.add(decoder, &mut false)?,
             None => pieces.steps.push(DetokenizeStep::Spaced),
         }
-        let grown = pieces.steps.iter().fold(longest, |len, step| match step {
-            DetokenizeStep::Replace { from, to } if from.is_empty() => {
-                len.saturating_add(1).saturating_mul(to.len().saturating_add(1))
-            }
-            DetokenizeStep::Replace { from, to } => {
-                len.saturating_mul(to.len().div_ceil(from.len()).max(1))
-            }
-            _ => len,
-        });
-        match grown {
+        let mut len = longest;
+        for step in &pieces.steps {
+            len = step.longest(len);
+        }
+        match len {
             0..=MAX_PIECE => Ok(pieces),
             _ => Err("steps that make a token longer and longer".to_owned()),
         }
@@ -112,7 +122,10 @@ impl TokenPieces {
     fn add(&mut self, decoder: DecoderSpec, fused: &mut bool) -> Result<(), String> {
         let step = match decoder {
             DecoderSpec::Sequence { decoders } => {
-                return decoders.into_iter().try_for_each(|decoder| self.add(decoder, fused));
+                for decoder in decoders {
+                    self.add(decoder, fused)?;
+                }
+                return Ok(());
             }
             DecoderSpec::Fuse => {
                 *fused = true;
@@ -164,9 +177,11 @@ impl TokenPieces {
                     return;
                 }
                 DetokenizeStep::ByteFallback => {
-                    let hex = token.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
-                    let hex = hex.filter(|hex| hex.len() == 2);
-                    if let Some(byte) = hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+                    let rest = token.strip_prefix("<0x").unwrap_or_default();
+                    if let Some(hex) = rest.strip_suffix('>')
+                        && hex.len() == 2
+                        && let Ok(byte) = u8::from_str_radix(hex, 16)
+                    {
                         bytes.push(byte);
                         return;
                     }
@@ -186,11 +201,14 @@ impl TokenPieces {
 /// The byte that a character stands for in byte-level vocabularies. Printable bytes stand for
 /// themselves; the others are numbered from 256.
 fn byte_of(c: char) -> Option<u8> {
-    let printable = |b: u32| matches!(b, 33..=126 | 161..=172 | 174..=255);
     let code = c as u32;
     if code < 256 {
-        return printable(code).then_some(code as u8);
+        return is_printable(code).then_some(code as u8);
     }
     let nth = (code - 256) as usize;
-    (0..=255u8).filter(|&b| !printable(u32::from(b))).nth(nth)
+    (0..=255u8).filter(|&b| !is_printable(u32::from(b))).nth(nth)
+}
+
+fn is_printable(byte: u32) -> bool {
+    matches!(byte, 33..=126 | 161..=172 | 174..=255)
 }

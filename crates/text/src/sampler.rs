@@ -98,12 +98,18 @@ impl Sampler {
 
     /// Records the prompt, for the repetition penalty.
     pub fn prompt(&mut self, ids: &[u32]) -> Result<(), SampleError> {
-        ids.iter().try_for_each(|&id| self.record(id, |mark| mark | PROMPT))
+        for &id in ids {
+            self.record(id, |mark| mark | PROMPT)?;
+        }
+        Ok(())
     }
 
     /// Records tokens that were not selected here but count as generated.
     pub fn generated(&mut self, ids: &[u32]) -> Result<(), SampleError> {
-        ids.iter().try_for_each(|&id| self.record(id, |mark| mark + 1))
+        for &id in ids {
+            self.record(id, |mark| mark + 1)?;
+        }
+        Ok(())
     }
 
     /// Selects and records the token at a position, counted from the beginning of the sequence.
@@ -178,7 +184,9 @@ impl Sampler {
         }
         let temperature = self.sampling.temperature;
         if temperature != 0.0 && temperature != 1.0 {
-            logits.iter_mut().for_each(|logit| *logit /= temperature);
+            for logit in logits.iter_mut() {
+                *logit /= temperature;
+            }
         }
         likeliest(logits)
     }
@@ -214,7 +222,9 @@ impl Sampler {
 /// The token with the largest logit, the first one on ties. NaN and +inf are not valid; a logit of
 /// -inf rules a token out.
 fn likeliest(logits: &[f32]) -> Result<u32, SampleError> {
-    SampleError::of(logits).map_or(Ok(()), Err)?;
+    if let Some(error) = SampleError::of(logits) {
+        return Err(error);
+    }
     match argmax(logits) {
         Some(id) if logits[id] > f32::NEG_INFINITY => Ok(id as u32),
         _ => Err(SampleError::Nothing),

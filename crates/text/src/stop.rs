@@ -49,9 +49,12 @@ impl StopStrings {
 
     /// Length of the longest suffix of the held text that is a prefix of a stop string.
     fn open(&self) -> usize {
-        let ends = self.held.char_indices().map(|(at, _)| &self.held[at..]);
-        ends.into_iter()
-            .find(|end| self.strings.iter().any(|s| s.starts_with(end)))
-            .map_or(0, str::len)
+        for (at, _) in self.held.char_indices() {
+            let end = &self.held[at..];
+            if self.strings.iter().any(|string| string.starts_with(end)) {
+                return end.len();
+            }
+        }
+        0
     }
 }

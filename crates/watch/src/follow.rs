@@ -54,7 +54,8 @@ impl Follower {
     /// Reads the state of all experts.
     pub fn look(&mut self, wall: &mut Wall) {
         self.watch.cells(&mut self.cells);
-        let states = self.cells.iter().map(|&cell| ExpertState::from(cell));
-        wall.states.iter_mut().zip(states).for_each(|(to, state)| *to = state);
+        for (state, &cell) in wall.states.iter_mut().zip(&self.cells) {
+            *state = ExpertState::from(cell);
+        }
     }
 }

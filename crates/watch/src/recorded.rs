@@ -83,15 +83,19 @@ fn play(
     for layer in 0..shape.layers {
         experts.clear();
         for token in tokens.clone() {
-            experts.extend(trace.experts(token, layer).iter().map(|&expert| u32::from(expert)));
+            experts.extend(trace.experts(token, layer).iter().copied().map(u32::from));
         }
         let row = &mut wall.states[layer * shape.experts..(layer + 1) * shape.experts];
         let missing = match &mut residency {
             Some(residency) => residency.layer(layer, &experts),
             None => &[],
         };
-        experts.iter().for_each(|&expert| row[expert as usize] = ExpertState::Used);
-        missing.iter().for_each(|&expert| row[expert as usize] = ExpertState::Waited);
+        for &expert in &experts {
+            row[expert as usize] = ExpertState::Used;
+        }
+        for &expert in missing {
+            row[expert as usize] = ExpertState::Waited;
+        }
         step.misses += missing.len() as u64;
         step.hits += row.iter().filter(|&&state| state == ExpertState::Used).count() as u64;
     }

@@ -1,5 +1,7 @@
 //! Cost of a part of a run.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use sws_engine::watch::RunTally;
 
@@ -26,16 +28,14 @@ pub struct RunStep {
 impl RunStep {
     /// The step between two readings.
     pub fn between(before: &RunTally, after: &RunTally) -> RunStep {
-        let seconds = |of: fn(&RunTally) -> std::time::Duration| {
-            of(after).saturating_sub(of(before)).as_secs_f64()
-        };
-        let waiting = seconds(|tally| tally.stalled);
-        let source = seconds(|tally| tally.source);
+        let in_passes = seconds_between(before.in_passes, after.in_passes);
+        let waiting = seconds_between(before.stalled, after.stalled);
+        let source = seconds_between(before.source, after.source);
         RunStep {
-            seconds: seconds(|tally| tally.now),
-            computing: (seconds(|tally| tally.in_passes) - waiting - source).max(0.0),
+            seconds: seconds_between(before.now, after.now),
+            computing: (in_passes - waiting - source).max(0.0),
             waiting,
-            reading: seconds(|tally| tally.device_busy),
+            reading: seconds_between(before.device_busy, after.device_busy),
             bytes: after.device_bytes.saturating_sub(before.device_bytes),
             hits: after.hits.saturating_sub(before.hits),
             misses: after.misses.saturating_sub(before.misses),
@@ -44,15 +44,17 @@ impl RunStep {
 
     /// The sum of steps.
     pub fn sum<'a>(steps: impl IntoIterator<Item = &'a RunStep>) -> RunStep {
-        steps.into_iter().fold(RunStep::default(), |sum, step| RunStep {
-            seconds: sum.seconds + step.seconds,
-            computing: sum.computing + step.computing,
-            waiting: sum.waiting + step.waiting,
-            reading: sum.reading + step.reading,
-            bytes: sum.bytes + step.bytes,
-            hits: sum.hits + step.hits,
-            misses: sum.misses + step.misses,
-        })
+        let mut sum = RunStep::default();
+        for step in steps {
+            sum.seconds += step.seconds;
+            sum.computing += step.computing;
+            sum.waiting += step.waiting;
+            sum.reading += step.reading;
+            sum.bytes += step.bytes;
+            sum.hits += step.hits;
+            sum.misses += step.misses;
+        }
+        sum
     }
 
     /// Share of the chosen experts that were in memory; `None` if none were chosen.
@@ -70,6 +72,10 @@ impl RunStep {
     pub(crate) fn share(&self, part: f64) -> f64 {
         if self.seconds > 0.0 { part / self.seconds } else { 0.0 }
     }
+}
+
+fn seconds_between(before: Duration, after: Duration) -> f64 {
+    after.saturating_sub(before).as_secs_f64()
 }
 
 #[cfg(test)]

@@ -125,8 +125,7 @@ impl Story {
             self.tokens.pop_front();
             self.left_out += 1;
         }
-        let end = (0..=text.len().min(MAX_TEXT)).rev().find(|&at| text.is_char_boundary(at));
-        let text = text[..end.unwrap_or(0)].to_owned();
+        let text = beginning(text, MAX_TEXT).to_owned();
         self.tokens.push_back(StoryToken { text, step, is_aside });
         self.total = RunStep::sum([&self.total, &step]);
     }
@@ -202,10 +201,15 @@ impl Story {
     /// Median cost of the latest tokens, without the first one of each answer, which has the cost
     /// of the prompt; 0 if there are none.
     pub fn usual(&self) -> f64 {
-        let usual =
-            |(number, token): &(usize, &StoryToken)| !token.is_aside && !self.begins(*number);
-        let costs = self.tokens.iter().enumerate().rev().filter(usual).take(USUAL);
-        let mut costs: Vec<f64> = costs.map(|(_, token)| self.cost(token)).collect();
+        let mut costs = Vec::new();
+        for (number, token) in self.tokens.iter().enumerate().rev() {
+            if costs.len() == USUAL {
+                break;
+            }
+            if !token.is_aside && !self.begins(number) {
+                costs.push(self.cost(token));
+            }
+        }
         let middle = costs.len() / 2;
         if costs.is_empty() {
             return 0.0;
@@ -243,6 +247,15 @@ impl Story {
 /// Multiples of the usual cost above which a token is expensive.
 pub const LEVELS: [f64; 3] = [1.25, 2.0, 4.0];
 
+/// The beginning of a text, of at most this many bytes.
+pub(crate) fn beginning(text: &str, most: usize) -> &str {
+    let mut end = text.len().min(most);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
 /// The states as text, two per letter.
 pub(crate) fn packed(states: &[ExpertState]) -> String {
     let letter = |pair: &[ExpertState]| {
@@ -261,9 +274,9 @@ pub(crate) fn unpack(letters: &str, start: usize, states: &mut [ExpertState]) {
     for (pair, letter) in states.chunks_mut(2).zip(letters.bytes()) {
         let number = usize::from(letter.wrapping_sub(b'A'));
         let of = [number % 5, number / 5];
-        pair.iter_mut().zip(of).for_each(|(state, number)| {
+        for (state, number) in pair.iter_mut().zip(of) {
             *state = ExpertState::ALL.get(number).copied().unwrap_or_default();
-        });
+        }
     }
 }
 

@@ -106,33 +106,36 @@ impl Wall {
             firsts.push(first);
             first += row.experts;
         }
-        let fold = |line: &[LayerRow], at: usize| {
-            let experts = line.iter().map(|row| row.experts).max().unwrap_or(0);
-            let mark = |mark: usize| {
-                let of = mark * across..(mark + 1) * across;
-                let cells = line.iter().zip(&firsts[at..]).flat_map(|(row, first)| {
-                    let start = of.start.min(row.experts);
-                    let end = of.end.min(row.experts);
-                    self.states.get(first + start..first + end).unwrap_or_default()
-                });
-                folded(cells)
-            };
-            (line[0].layer, (0..experts.div_ceil(across)).map(mark).collect())
-        };
-        let lines = self.rows.chunks(down).enumerate();
-        Folded { across, down, lines: lines.map(|(at, line)| fold(line, at * down)).collect() }
+        let mut lines = Vec::new();
+        for (rows, firsts) in self.rows.chunks(down).zip(firsts.chunks(down)) {
+            let experts = rows.iter().map(|row| row.experts).max().unwrap_or(0);
+            let mut marks = Vec::with_capacity(experts.div_ceil(across));
+            for start in (0..experts).step_by(across) {
+                let mut states = Vec::new();
+                for (row, first) in rows.iter().zip(firsts) {
+                    let from = first + start.min(row.experts);
+                    let to = first + (start + across).min(row.experts);
+                    states.extend_from_slice(self.states.get(from..to).unwrap_or_default());
+                }
+                marks.push(folded(&states));
+            }
+            lines.push((rows[0].layer, marks));
+        }
+        Folded { across, down, lines }
     }
 
     /// Number of experts in each state, in the order of [`ExpertState::ALL`].
     pub fn counts(&self) -> [usize; 5] {
         let mut counts = [0; 5];
-        self.states.iter().for_each(|&state| counts[state as usize] += 1);
+        for &state in &self.states {
+            counts[state as usize] += 1;
+        }
         counts
     }
 }
 
 /// The state of a mark that stands for several experts.
-fn folded<'a>(states: impl Iterator<Item = &'a ExpertState>) -> ExpertState {
+fn folded(states: &[ExpertState]) -> ExpertState {
     let mut excess = 0;
     let mut first = None;
     let mut last = ExpertState::Disk;

@@ -70,11 +70,15 @@ pub(super) fn run(scenario: &Scenario, model: &SimulatedModel) -> Result<Outcome
     match loaded(scenario, model, &clock, &readers) {
         Err(refused) => outcome.refused = Some(format!("{refused:#}")),
         Ok(lm) => {
-            readers.iter().for_each(|reader| reader.begin());
+            for reader in &readers {
+                reader.begin();
+            }
             texts(scenario, model, lm, &clock, &readers, &mut outcome)?;
         }
     }
-    readers.iter().for_each(|reader| outcome.troubles.add(&reader.counts()));
+    for reader in &readers {
+        outcome.troubles.add(&reader.counts());
+    }
     outcome.time = clock.now();
     Ok(outcome)
 }
@@ -280,7 +284,9 @@ impl Texts<'_> {
         let step = clock.now() - began;
         let earlier = self.longest_step;
         self.longest_step = earlier.max(step);
-        if let (Some(gap), Some(longest)) = (self.scenario.gap, gaps.into_iter().max()) {
+        if let Some(gap) = self.scenario.gap
+            && let Some(longest) = gaps.into_iter().max()
+        {
             // Each turn ends after a whole step, and others may have come meanwhile. This step counts once.
             let others = texts.max(self.scenario.at_a_time as u32);
             let most = gap + others * earlier + step;

@@ -109,20 +109,24 @@ fn drive(r: &mut Random) -> Drive {
         devices: r.pick(&[1, 1, 2, 4]),
     };
     // Half of the drives are well.
-    let mut often = |well: u32| if r.chance(well) { 0 } else { r.spread(1, 60) as u32 };
-    let well = if often(500) == 0 { 1000 } else { 600 };
+    let well = if often(r, 500) == 0 { 1000 } else { 600 };
     let troubles = Troubles {
-        failing: often(well),
-        stuck: often(well),
-        late: often(well.min(700)),
+        failing: often(r, well),
+        stuck: often(r, well),
+        late: often(r, well.min(700)),
         delay: Duration::from_secs(30),
-        short: often(well),
-        flipped: often(well),
-        torn: often(well),
-        misdirected: often(well),
+        short: often(r, well),
+        flipped: often(r, well),
+        torn: often(r, well),
+        misdirected: often(r, well),
     };
     let rotten = if r.chance(100) { 1 + r.below(3) as usize } else { 0 };
     Drive { disk, troubles, troubles_at_start: r.chance(150), rotten }
+}
+
+/// A number of reads of a thousand that have a trouble: none with a chance of `well` in a thousand.
+fn often(r: &mut Random, well: u32) -> u32 {
+    if r.chance(well) { 0 } else { r.spread(1, 60) as u32 }
 }
 
 fn text(r: &mut Random, number: usize, vocab: usize) -> PlannedText {

@@ -432,7 +432,10 @@ impl<T> PredictiveCache<T> {
     /// is reported through [`policy_mut`](Self::policy_mut) once it is known to be right.
     pub fn runs(&mut self, layer: u32, experts: &[u32]) {
         self.now = Some(PieceId::new(layer, PieceKind::Router));
-        let mut distinct = self.stop().map_or_else(Vec::new, |running| running.experts);
+        let mut distinct = match self.stop() {
+            Some(running) => running.experts,
+            None => Vec::new(),
+        };
         distinct.clear();
         distinct.extend(experts.iter().map(|&expert| (expert, false)));
         distinct.sort_unstable();
@@ -448,11 +451,11 @@ impl<T> PredictiveCache<T> {
     /// Marks an expert of the running layer as computed. It is evicted only if there is no other
     /// victim.
     pub fn computed(&mut self, piece: PieceId) {
-        if let Some((running, at)) = self.running.as_mut().and_then(|r| Some((r.find(piece)?, r))) {
-            at.experts[running].1 = true;
-            if let Some(&slot) = self.index.get(&piece) {
-                self.entries[slot].demand = SlotDemand::Computed;
-            }
+        let Some(running) = &mut self.running else { return };
+        let Some(at) = running.find(piece) else { return };
+        running.experts[at].1 = true;
+        if let Some(&slot) = self.index.get(&piece) {
+            self.entries[slot].demand = SlotDemand::Computed;
         }
     }
 
@@ -493,15 +496,30 @@ impl<T> PredictiveCache<T> {
     /// If the accounting is inconsistent, or slots exceed the budget although they could be
     /// trimmed.
     pub fn assert_within_budget(&self) {
-        let live = self.entries.iter().filter(|e| !matches!(e.state, SlotState::Gone));
-        let held = live.clone().filter(|e| !matches!(e.state, SlotState::Empty(_)));
-        assert_eq!(self.memory, live.map(|e| e.len).sum::<usize>(), "the length of all slots");
-        assert_eq!(self.bytes, held.clone().map(|e| e.len).sum::<usize>(), "bytes held");
-        assert_eq!(self.index.len(), held.clone().count(), "one name for each piece held");
+        let mut memory = 0;
+        let mut bytes = 0;
+        let mut held = 0;
+        let mut stuck = 0;
+        for entry in &self.entries {
+            match entry.state {
+                SlotState::Gone => {}
+                SlotState::Empty(_) => memory += entry.len,
+                SlotState::Loading { .. } | SlotState::Ready { .. } => {
+                    memory += entry.len;
+                    bytes += entry.len;
+                    held += 1;
+                    if !entry.is_evictable(true) {
+                        stuck += entry.len;
+                    }
+                }
+            }
+        }
+        assert_eq!(self.memory, memory, "the length of all slots");
+        assert_eq!(self.bytes, bytes, "bytes held");
+        assert_eq!(self.index.len(), held, "one name for each piece held");
         for (piece, &slot) in &self.index {
             assert_eq!(self.entries[slot].state.piece(), Some(*piece), "a name leads to its piece");
         }
-        let stuck: usize = held.filter(|e| !e.is_evictable(true)).map(|e| e.len).sum();
         assert!(
             self.memory <= self.budget.max(stuck),
             "{} bytes of slots and a budget of {}",
@@ -554,7 +572,8 @@ impl<T> PredictiveCache<T> {
             });
         };
         if let Need::Forecast(probability) = need
-            && let (Some(now), Some(old)) = (self.now, self.entries[slot].state.piece())
+            && let Some(now) = self.now
+            && let Some(old) = self.entries[slot].state.piece()
             && !self.policy.is_needed_later(now, old, piece, probability)
         {
             return Err(NoRoom::ExpectedSooner { piece });
@@ -606,10 +625,11 @@ impl<T> PredictiveCache<T> {
     }
 
     fn demand(&self, piece: PieceId) -> SlotDemand {
-        match self.running.as_ref().and_then(|r| Some(r.experts[r.find(piece)?].1)) {
+        let Some(running) = &self.running else { return SlotDemand::None };
+        match running.find(piece) {
             None => SlotDemand::None,
-            Some(false) => SlotDemand::Needed,
-            Some(true) => SlotDemand::Computed,
+            Some(at) if running.experts[at].1 => SlotDemand::Computed,
+            Some(_) => SlotDemand::Needed,
         }
     }
 

@@ -29,11 +29,11 @@ impl Correction {
     /// Adds the correction to `to`.
     pub fn save(&self, to: &mut SavedTensors) {
         let HistoryShape { layers, experts, .. } = self.shape;
-        let halves = |x: &[UpperHalf]| x.iter().flat_map(|x| x.0.to_le_bytes()).collect();
-        to.push(STATES, Dtype::BF16, &[layers, self.rank, self.hidden], halves(&self.states));
+        let shape = [layers, self.rank, self.hidden];
+        to.push(STATES, Dtype::BF16, &shape, in_bytes(&self.states));
         let shape = [layers, self.rank, STATISTICS, experts];
-        to.push(USE, Dtype::BF16, &shape, halves(&self.statistics));
-        let up = self.up.iter().flat_map(|x| x.to_le_bytes()).collect();
+        to.push(USE, Dtype::BF16, &shape, in_bytes(&self.statistics));
+        let up = self.up.iter().copied().flat_map(f32::to_le_bytes).collect();
         to.push(UP, Dtype::F32, &[layers, self.rank + 1, HORIZONS, experts], up);
     }
 
@@ -49,20 +49,32 @@ impl Correction {
         if rank > MAX_RANK {
             return Err(SavedError::Tensor(STATES.to_owned()));
         }
-        let halves = |name: &str, shape: &[usize]| {
-            let data = saved.get(name, Dtype::BF16, |found| found == shape)?;
-            let all = data.as_chunks().0.iter().map(|&x| UpperHalf(u16::from_le_bytes(x)));
-            // NaN is in no range.
-            let fits = all.clone().all(|x| (-LARGEST..=LARGEST).contains(&x.get()));
-            if fits { Ok(all.collect()) } else { Err(SavedError::Tensor(name.to_owned())) }
-        };
         Ok(Some(Correction {
             shape,
             hidden,
             rank,
-            states: halves(STATES, &[layers, rank, hidden])?,
-            statistics: halves(USE, &[layers, rank, STATISTICS, experts])?,
+            states: halves(saved, STATES, &[layers, rank, hidden])?,
+            statistics: halves(saved, USE, &[layers, rank, STATISTICS, experts])?,
             up: saved.floats(UP, &[layers, rank + 1, HORIZONS, experts], -LARGEST..=LARGEST)?,
         }))
     }
+}
+
+fn in_bytes(halves: &[UpperHalf]) -> Vec<u8> {
+    halves.iter().flat_map(|half| half.0.to_le_bytes()).collect()
+}
+
+/// Returns the numbers of a tensor of that shape, if all have an acceptable size.
+fn halves(saved: &SavedTensors, name: &str, shape: &[usize]) -> Result<Vec<UpperHalf>, SavedError> {
+    let data = saved.of_shape(name, Dtype::BF16, shape)?.as_chunks().0;
+    let mut halves = Vec::with_capacity(data.len());
+    for &half in data {
+        let half = UpperHalf(u16::from_le_bytes(half));
+        // NaN is in no range.
+        if !(-LARGEST..=LARGEST).contains(&half.get()) {
+            return Err(SavedError::Tensor(name.to_owned()));
+        }
+        halves.push(half);
+    }
+    Ok(halves)
 }

@@ -163,9 +163,13 @@ impl Correction {
             let (states, scaled) = row.split_at(hidden);
             let at = layer * self.rank + r;
             let to = &mut self.states[at * hidden..][..hidden];
-            to.iter_mut().zip(states).for_each(|(to, &x)| *to = UpperHalf::of(x));
+            for (to, &x) in to.iter_mut().zip(states) {
+                *to = UpperHalf::of(x);
+            }
             let to = &mut self.statistics[at * statistics..][..statistics];
-            to.iter_mut().zip(scaled).for_each(|(to, x)| *to = UpperHalf::of(SCALE * x));
+            for (to, x) in to.iter_mut().zip(scaled) {
+                *to = UpperHalf::of(SCALE * x);
+            }
         }
         self.up[layer * net.up.len()..][..net.up.len()].copy_from_slice(&net.up);
     }
@@ -187,11 +191,15 @@ impl Correction {
         let rows = self.statistics[layer * self.rank * len..].chunks_exact(len);
         projected.clear();
         projected.extend(rows.take(self.rank).map(|row| halves_dot(row, statistics)));
-        projected.iter_mut().zip(seen).for_each(|(all, state)| *all += state);
+        for (all, state) in projected.iter_mut().zip(seen) {
+            *all += state;
+        }
         let len = odds.len();
         let rows = self.up[layer * (self.rank + 1) * len..].chunks_exact(len);
         for (row, x) in rows.zip(projected.iter().chain([&1.0])) {
-            odds.iter_mut().zip(row).for_each(|(odds, up)| *odds += x * up);
+            for (odds, up) in odds.iter_mut().zip(row) {
+                *odds += x * up;
+            }
         }
     }
 }

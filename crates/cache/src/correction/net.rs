@@ -63,11 +63,15 @@ impl CorrectionNet {
     fn forward(&self, sample: Sample<'_>, work: &mut NetGradients) {
         let Sample { inputs, odds, .. } = sample;
         let rows = self.down.chunks_exact(inputs.len().max(1));
-        work.projected.iter_mut().zip(rows).for_each(|(u, row)| *u = dot(row, inputs));
+        for (u, row) in work.projected.iter_mut().zip(rows) {
+            *u = dot(row, inputs);
+        }
         work.projected[self.rank] = 1.0;
         work.errors.copy_from_slice(odds);
         for (up, u) in self.up.chunks_exact(odds.len()).zip(&work.projected) {
-            work.errors.iter_mut().zip(up).for_each(|(odds, up)| *odds += u * up);
+            for (odds, up) in work.errors.iter_mut().zip(up) {
+                *odds += u * up;
+            }
         }
     }
 
@@ -82,12 +86,16 @@ impl CorrectionNet {
             }
         }
         for (gradient, u) in work.up.chunks_exact_mut(work.errors.len()).zip(&work.projected) {
-            gradient.iter_mut().zip(&work.errors).for_each(|(sum, error)| *sum += u * error);
+            for (sum, error) in gradient.iter_mut().zip(&work.errors) {
+                *sum += u * error;
+            }
         }
         let rows = self.up.chunks_exact(work.errors.len());
         for (gradient, up) in work.down.chunks_exact_mut(inputs.len().max(1)).zip(rows) {
             let error = dot(up, &work.errors);
-            gradient.iter_mut().zip(inputs).for_each(|(sum, x)| *sum += error * x);
+            for (sum, x) in gradient.iter_mut().zip(inputs) {
+                *sum += error * x;
+            }
         }
     }
 
@@ -111,8 +119,8 @@ impl CorrectionNet {
         &'a mut self,
         work: &'a NetGradients,
     ) -> impl Iterator<Item = (&'a mut [f32], &'a [f32])> {
-        let [inputs, outputs] =
-            [self.down.len() / self.rank.max(1), work.errors.len()].map(|len| len.max(1));
+        let inputs = (self.down.len() / self.rank.max(1)).max(1);
+        let outputs = work.errors.len().max(1);
         let down = self.down.chunks_exact_mut(inputs).zip(work.down.chunks_exact(inputs));
         let up = self.up.chunks_exact_mut(outputs).zip(work.up.chunks_exact(outputs));
         down.chain(up)

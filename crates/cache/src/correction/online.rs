@@ -92,16 +92,19 @@ impl Learner {
             halves: vec![UpperHalf::default(); inputs + outputs],
             until: vec![u8::MAX; shape.experts],
         };
-        let layer = |layer| LearnerLayer {
-            net: CorrectionNet::new(RANK, inputs, outputs, &mut ((layer as u64) << 32)),
-            squares: vec![0.0; 2 * RANK + 1],
-            changes: 0.0,
-            since: 0,
-            places: vec![place.clone(); PLACES],
-        };
+        let mut layers = Vec::with_capacity(shape.layers);
+        for layer in 0..shape.layers as u64 {
+            layers.push(LearnerLayer {
+                net: CorrectionNet::new(RANK, inputs, outputs, &mut (layer << 32)),
+                squares: vec![0.0; 2 * RANK + 1],
+                changes: 0.0,
+                since: 0,
+                places: vec![place.clone(); PLACES],
+            });
+        }
         Learner {
             correction: Correction::new(shape, hidden, RANK),
-            layers: (0..shape.layers).map(layer).collect(),
+            layers,
             work: NetGradients::new(RANK, inputs, outputs),
             inputs: vec![0.0; inputs],
             odds: vec![0.0; outputs],
@@ -122,10 +125,10 @@ impl Learner {
         saved: &SavedTensors,
     ) -> Result<Option<(Correction, Vec<f32>)>, SavedError> {
         let Correction { shape, hidden, .. } = self.correction;
-        let known = Correction::recall(saved, shape)?;
-        let Some(known) = known.filter(|it| (it.hidden, it.rank) == (hidden, RANK)) else {
+        let Some(known) = Correction::recall(saved, shape)? else { return Ok(None) };
+        if known.hidden != hidden || known.rank != RANK {
             return Ok(None);
-        };
+        }
         let changes = saved.floats(CHANGES, &[shape.layers], 0.0..=MOST_CHANGES)?;
         Ok(Some((known, changes)))
     }
@@ -137,7 +140,9 @@ impl Learner {
             layer.net = self.correction.net(number);
             layer.changes = changes;
             layer.squares.fill(0.0);
-            layer.places.iter_mut().for_each(|place| place.state = PlaceState::Free);
+            for place in &mut layer.places {
+                place.state = PlaceState::Free;
+            }
         }
     }
 
@@ -184,11 +189,16 @@ impl Learner {
         let LearnerLayer { since, places, .. } = &mut self.layers[layer];
         let free = places.iter_mut().find(|place| place.state == PlaceState::Free);
         let Some(place) = free else { return };
-        (*since, place.state, place.cursor, place.waited) = (0, PlaceState::Waiting(0), cursor, 0);
+        *since = 0;
+        place.state = PlaceState::Waiting(0);
+        place.cursor = cursor;
+        place.waited = 0;
         place.until.fill(u8::MAX);
         let statistics = statistics.iter().map(|x| SCALE * x);
         let all = normed(state).chain(statistics).chain(odds.iter().copied());
-        place.halves.iter_mut().zip(all).for_each(|(half, x)| *half = UpperHalf::of(x));
+        for (half, x) in place.halves.iter_mut().zip(all) {
+            *half = UpperHalf::of(x);
+        }
     }
 
     /// Records the experts that a sequence uses in its next step.
@@ -215,16 +225,22 @@ impl Learner {
         let Learner { correction, layers, work, inputs, odds } = self;
         let number = layer;
         let layer = &mut layers[layer];
-        let known = |place: &&mut SampleSlot| place.state == PlaceState::Known;
-        let count = layer.places.iter_mut().filter(known).count();
-        if count < BATCH {
+        let known = layer.places.iter().filter(|place| place.state == PlaceState::Known);
+        if known.count() < BATCH {
             return;
         }
         work.clear();
-        for place in layer.places.iter_mut().filter(known) {
+        for place in &mut layer.places {
+            if place.state != PlaceState::Known {
+                continue;
+            }
             let (x, z) = place.halves.split_at(inputs.len());
-            inputs.iter_mut().zip(x).for_each(|(to, x)| *to = x.get());
-            odds.iter_mut().zip(z).for_each(|(to, z)| *to = z.get());
+            for (to, x) in inputs.iter_mut().zip(x) {
+                *to = x.get();
+            }
+            for (to, z) in odds.iter_mut().zip(z) {
+                *to = z.get();
+            }
             layer.net.learn(Sample { inputs, odds, until: &place.until }, work);
             place.state = PlaceState::Free;
         }

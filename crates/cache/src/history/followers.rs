@@ -68,10 +68,15 @@ impl Followers {
 
     /// The tokens with counts: the token, the number of steps after it, and its counts.
     pub(super) fn known(&self) -> Vec<(u32, u8, &[u8])> {
-        let counts = self.counts.chunks_exact(self.width.max(1));
-        let known = self.rows.iter().zip(counts);
-        let known = known.filter(|(row, _)| row.seen > 0);
-        known.filter_map(|(row, counts)| Some((row.token?, row.seen, counts))).collect()
+        let mut known = Vec::new();
+        for (row, counts) in self.rows.iter().zip(self.counts.chunks_exact(self.width.max(1))) {
+            if let Some(token) = row.token
+                && row.seen > 0
+            {
+                known.push((token, row.seen, counts));
+            }
+        }
+        known
     }
 
     /// Restores an entry of [`known`](Self::known), if there is a row for it.
@@ -96,7 +101,9 @@ impl Followers {
             rows[way] = TokenCounts::of(token, 0);
             self.counts[(ways.start + way) * self.width..][..self.width].fill(0);
         } else {
-            rows.iter_mut().for_each(|row| row.credit -= 1);
+            for row in rows.iter_mut() {
+                row.credit -= 1;
+            }
         }
     }
 
@@ -108,7 +115,9 @@ impl Followers {
             let seen = &mut self.rows[row].seen;
             if *seen == u8::MAX {
                 *seen /= 2;
-                counts.iter_mut().for_each(|count| *count /= 2);
+                for count in counts.iter_mut() {
+                    *count /= 2;
+                }
             }
             *seen += 1;
         }
@@ -123,8 +132,9 @@ impl Followers {
     /// a token without counts.
     pub(super) fn after(&self, token: u32, layer: usize) -> Option<(u8, &[u8])> {
         let row = self.find(token)?;
+        let seen = self.rows[row].seen;
         let counts = &self.counts[row * self.width + layer * self.experts..][..self.experts];
-        Some((self.rows[row].seen, counts)).filter(|&(seen, _)| seen > 0)
+        if seen > 0 { Some((seen, counts)) } else { None }
     }
 
     fn find(&self, token: u32) -> Option<usize> {

@@ -31,7 +31,9 @@ pub(super) const WITHOUT_TOKENS: [[f32; FEATURES]; HORIZONS] = [
 
 /// Turns log-odds of use [horizons, experts] into chances of absence.
 pub(super) fn absence(all: &mut [f32]) {
-    all.iter_mut().for_each(|odds| *odds = logistic(-*odds));
+    for odds in all.iter_mut() {
+        *odds = logistic(-*odds);
+    }
     let experts = all.len() / HORIZONS;
     for horizon in 1..HORIZONS {
         let (nearer, this) = all.split_at_mut(horizon * experts);

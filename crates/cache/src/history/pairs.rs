@@ -32,7 +32,9 @@ impl ExpertPairs {
         let full = self.seen[before] == u16::MAX
             || after.iter().any(|&expert| row[expert as usize] == u8::MAX);
         if full {
-            row.iter_mut().for_each(|count| *count /= 2);
+            for count in row.iter_mut() {
+                *count /= 2;
+            }
             self.seen[before] /= 2;
         }
         self.seen[before] += 1;

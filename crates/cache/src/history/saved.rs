@@ -3,8 +3,7 @@
 use sws_format::Dtype;
 
 use super::corrector::Corrector;
-use super::cursor::Recent;
-use super::{ExpertPairs, HALF_LIVES, History, HistoryLayer};
+use super::{HALF_LIVES, History};
 use crate::saved::{SavedError, SavedTensors};
 
 /// Maximum number of steps that a saved history counts for, so that it soon adapts to another text.
@@ -18,35 +17,48 @@ impl History {
     pub fn save(&self, to: &mut SavedTensors) {
         let layers = self.shape.layers;
         let experts = self.shape.experts;
-        let floats = |of: &dyn Fn(&HistoryLayer) -> Vec<f32>| -> Vec<u8> {
-            let all = self.layers.iter().flat_map(of);
-            all.flat_map(f32::to_le_bytes).collect()
-        };
-        let scale = |layer: &HistoryLayer| (MOST / layer.steps.max(1.0)).min(1.0);
-        let count = |layer: &HistoryLayer| layer.count.iter().map(|n| n * scale(layer)).collect();
-        let steps = |layer: &HistoryLayer| vec![layer.steps * scale(layer)];
+        let mut steps = Vec::with_capacity(layers);
+        let mut count = Vec::with_capacity(layers * experts);
+        for layer in &self.layers {
+            let scale = (MOST / layer.steps.max(1.0)).min(1.0);
+            steps.push(layer.steps * scale);
+            count.extend(layer.count.iter().map(|n| n * scale));
+        }
         let each = [layers, experts];
-        to.push("history.steps", Dtype::F32, &[layers], floats(&steps));
-        to.push("history.count", Dtype::F32, &each, floats(&count));
-        let recent = &self.cursors[self.latest].layers;
-        let floats = |of: &dyn Fn(&Recent) -> &[f32]| -> Vec<u8> {
-            recent.iter().flat_map(|layer| of(layer).to_vec()).flat_map(f32::to_le_bytes).collect()
-        };
-        to.push("history.age", Dtype::F32, &each, floats(&|layer| &layer.age));
-        let averages = floats(&|layer| &layer.averages);
-        to.push("history.averages", Dtype::F32, &[layers, HALF_LIVES.len(), experts], averages);
-        let pairs: Vec<&ExpertPairs> =
-            self.layers.iter().flat_map(|l| l.pairs.iter().flatten()).collect();
-        if !pairs.is_empty() {
-            let seen = pairs.iter().flat_map(|pairs| &pairs.seen).flat_map(|n| n.to_le_bytes());
-            to.push("history.seen", Dtype::U16, &[layers, 2, experts], seen.collect());
-            let followed = pairs.iter().flat_map(|pairs| &pairs.followed).copied().collect();
+        to.push("history.steps", Dtype::F32, &[layers], in_bytes(&steps));
+        to.push("history.count", Dtype::F32, &each, in_bytes(&count));
+        let mut age = Vec::with_capacity(layers * experts);
+        let mut averages = Vec::with_capacity(layers * HALF_LIVES.len() * experts);
+        for recent in &self.cursors[self.latest].layers {
+            age.extend_from_slice(&recent.age);
+            averages.extend_from_slice(&recent.averages);
+        }
+        to.push("history.age", Dtype::F32, &each, in_bytes(&age));
+        let shape = [layers, HALF_LIVES.len(), experts];
+        to.push("history.averages", Dtype::F32, &shape, in_bytes(&averages));
+        let mut has_pairs = false;
+        let mut seen: Vec<u8> = Vec::new();
+        let mut followed = Vec::new();
+        for layer in &self.layers {
+            for pairs in layer.pairs.iter().flatten() {
+                has_pairs = true;
+                seen.extend(pairs.seen.iter().copied().flat_map(u16::to_le_bytes));
+                followed.extend_from_slice(&pairs.followed);
+            }
+        }
+        if has_pairs {
+            to.push("history.seen", Dtype::U16, &[layers, 2, experts], seen);
             to.push("history.followed", Dtype::U8, &[layers, 2, experts, experts], followed);
         }
         let known = self.followers.known();
-        let tokens = known.iter().flat_map(|(token, ..)| token.to_le_bytes()).collect();
-        let seen = known.iter().map(|&(_, seen, _)| seen).collect();
-        let counts = known.iter().flat_map(|(.., counts)| *counts).copied().collect();
+        let mut tokens = Vec::new();
+        let mut seen = Vec::new();
+        let mut counts = Vec::new();
+        for (token, steps, followed) in &known {
+            tokens.extend(token.to_le_bytes());
+            seen.push(*steps);
+            counts.extend_from_slice(followed);
+        }
         to.push("history.tokens", Dtype::U32, &[known.len()], tokens);
         to.push("history.tokens.seen", Dtype::U8, &[known.len()], seen);
         to.push("history.tokens.followed", Dtype::U8, &[known.len(), layers, experts], counts);
@@ -66,26 +78,31 @@ impl History {
         let age = saved.floats("history.age", &each, 0.0..=LONGEST)?;
         let shape = [layers, HALF_LIVES.len(), experts];
         let averages = saved.floats("history.averages", &shape, 0.0..=1.0)?;
-        let pairs = match self.shape.pairs() {
+        let saved_pairs = match self.shape.pairs() {
             false => None,
             true => {
                 let shape = [layers, 2, experts];
-                let seen = saved.get("history.seen", Dtype::U16, |found| found == shape)?;
+                let seen = saved.of_shape("history.seen", Dtype::U16, &shape)?;
                 let shape = [layers, 2, experts, experts];
-                let followed = saved.get("history.followed", Dtype::U8, |found| found == shape)?;
+                let followed = saved.of_shape("history.followed", Dtype::U8, &shape)?;
                 Some((seen.as_chunks::<2>().0, followed))
             }
         };
         let rows = self.followers.rows();
         let tokens = saved.get("history.tokens", Dtype::U32, |n| n.len() == 1 && n[0] <= rows)?;
         let tokens = tokens.as_chunks::<4>().0;
-        let seen = saved.get("history.tokens.seen", Dtype::U8, |found| found == [tokens.len()])?;
+        let seen = saved.of_shape("history.tokens.seen", Dtype::U8, &[tokens.len()])?;
         let shape = [tokens.len(), layers, experts];
-        let counts = saved.get("history.tokens.followed", Dtype::U8, |found| found == shape)?;
+        let counts = saved.of_shape("history.tokens.followed", Dtype::U8, &shape)?;
         let learner = self.corrector.as_mut().and_then(Corrector::learner_mut);
-        let known = learner.as_ref().map(|learner| learner.known(saved)).transpose()?.flatten();
+        let known = match &learner {
+            Some(learner) => learner.known(saved)?,
+            None => None,
+        };
         let goes_on = known.is_some();
-        if let (Some(learner), Some(known)) = (learner, known) {
+        if let Some(learner) = learner
+            && let Some(known) = known
+        {
             learner.resume(known);
         }
 
@@ -99,10 +116,12 @@ impl History {
                 let len = recent.averages.len();
                 recent.averages.copy_from_slice(&averages[l * len..][..len]);
             }
-            if let (Some(pairs), Some((seen, followed))) = (&mut layer.pairs, pairs) {
+            if let Some(pairs) = &mut layer.pairs
+                && let Some((seen, followed)) = saved_pairs
+            {
                 for (at, pairs) in (2 * l..).zip(pairs) {
                     let seen = seen[at * experts..][..experts].iter();
-                    pairs.seen = seen.map(|&n| u16::from_le_bytes(n)).collect();
+                    pairs.seen = seen.copied().map(u16::from_le_bytes).collect();
                     let len = pairs.followed.len();
                     pairs.followed.copy_from_slice(&followed[at * len..][..len]);
                 }
@@ -116,6 +135,10 @@ impl History {
         }
         Ok(goes_on)
     }
+}
+
+fn in_bytes(floats: &[f32]) -> Vec<u8> {
+    floats.iter().copied().flat_map(f32::to_le_bytes).collect()
 }
 
 #[cfg(test)]

@@ -191,6 +191,12 @@ impl ExpectedUse {
         experts.spans.set(self.history.absence(layer));
     }
 
+    fn mark_stale(&mut self) {
+        for experts in &mut self.experts {
+            experts.stale = true;
+        }
+    }
+
     /// Compares the forecasts for a layer with a correction and without it.
     fn try_correction(&mut self, layer: usize) {
         let Some(mut trial) = self.trial.take() else { return };
@@ -226,7 +232,7 @@ impl ExpectedUse {
 
     fn count_correction(&mut self, counts: bool) {
         if self.history.count_correction(counts) {
-            self.experts.iter_mut().for_each(|experts| experts.stale = true);
+            self.mark_stale();
         }
     }
 
@@ -284,14 +290,9 @@ impl Policy for ExpectedUse {
     fn victim(&mut self, now: PieceId, evictable: &dyn Fn(usize) -> bool) -> Option<usize> {
         self.at = now;
         self.evicts = true;
-        let mut last: Option<(f32, usize)> = None;
-        let mut consider = |score: f32, slot: usize| {
-            if last.is_none_or(|(latest, _)| score > latest) && evictable(slot) {
-                last = Some((score, slot));
-            }
-        };
+        let mut last = Latest(None);
         for &(slot, piece) in &self.cyclic {
-            consider(self.turn(piece), slot);
+            last.consider(self.turn(piece), slot, evictable);
         }
         for layer in 0..self.experts.len() {
             if self.experts[layer].present == 0 {
@@ -309,17 +310,19 @@ impl Policy for ExpectedUse {
             }
             for (&score, &slot) in self.scores.iter().zip(&experts.slots) {
                 if slot != ABSENT {
-                    consider(score, slot as usize);
+                    last.consider(score, slot as usize, evictable);
                 }
             }
         }
-        last.map(|(_, slot)| slot)
+        last.candidate()
     }
 
     fn save(&self, to: &mut SavedTensors) {
         self.history.save(to);
         self.recent.save(to);
-        if let Some(trial) = self.trial.as_ref().filter(|_| self.history.learns()) {
+        if let Some(trial) = &self.trial
+            && self.history.learns()
+        {
             trial.save(to);
         }
     }
@@ -331,18 +334,22 @@ impl Policy for ExpectedUse {
         // The saved trial belongs to the saved correction.
         let goes_on = self.history.recall(saved)?;
         self.recent = recent;
-        if let (true, Some(trial), Some(known)) = (goes_on, &mut self.trial, known) {
+        if goes_on
+            && let Some(trial) = &mut self.trial
+            && let Some(known) = known
+        {
             trial.resume(known);
             self.judge();
         }
-        self.experts.iter_mut().for_each(|experts| experts.stale = true);
+        self.mark_stale();
         Ok(())
     }
 
     fn bytes(&self) -> usize {
-        ExpectedUse::bytes_for(self.history.shape(), self.layers.sequences)
+        let shape = self.history.shape();
+        ExpectedUse::bytes_for(shape, self.layers.sequences)
             + self.history.bytes_of_correction()
-            + self.trial.as_ref().map_or(0, |_| ExpectedUse::bytes_of_trial(self.history.shape()))
+            + if self.trial.is_some() { ExpectedUse::bytes_of_trial(shape) } else { 0 }
             + self.cyclic.capacity() * size_of::<(usize, PieceId)>()
     }
 }
@@ -351,7 +358,7 @@ impl RouteLearner for ExpectedUse {
     fn begin(&mut self, pass: &Pass) {
         self.recent.begin(pass);
         if self.history.begin(pass) {
-            self.experts.iter_mut().for_each(|experts| experts.stale = true);
+            self.mark_stale();
         }
     }
 
@@ -401,18 +408,16 @@ impl UseForecast for ExpectedUse {
         evictable: &dyn Fn(PieceId) -> bool,
     ) -> Option<PieceId> {
         self.at = now;
-        let mut last: Option<(f32, PieceId)> = None;
+        let mut last = Latest(None);
         for layer in 0..self.experts.len() {
             self.refresh(layer);
             self.experts[layer].spans.scores(self.times(layer), &mut self.scores);
             for (&score, expert) in self.scores.iter().zip(0..) {
                 let piece = PieceId::expert(self.layers.with_experts[layer], expert);
-                if last.is_none_or(|(latest, _)| score > latest) && evictable(piece) {
-                    last = Some((score, piece));
-                }
+                last.consider(score, piece, evictable);
             }
         }
-        last.map(|(_, piece)| piece)
+        last.candidate()
     }
 
     fn is_needed_later(
@@ -451,6 +456,22 @@ impl UseForecast for ExpectedUse {
         turn: usize,
     ) -> Option<SharedMisses> {
         self.sharing.as_mut()?.misses(&mut self.history, sequences, slots, turn)
+    }
+}
+
+/// The candidate for eviction with the latest expected use so far, after its score.
+struct Latest<T>(Option<(f32, T)>);
+
+impl<T: Copy> Latest<T> {
+    #[inline]
+    fn consider(&mut self, score: f32, candidate: T, evictable: &dyn Fn(T) -> bool) {
+        if self.0.is_none_or(|(latest, _)| score > latest) && evictable(candidate) {
+            self.0 = Some((score, candidate));
+        }
+    }
+
+    fn candidate(self) -> Option<T> {
+        Some(self.0?.1)
     }
 }
 

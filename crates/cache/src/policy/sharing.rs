@@ -53,7 +53,10 @@ impl Sharing {
         slots: usize,
         turn: usize,
     ) -> Option<SharedMisses> {
-        let &last = sequences.last().filter(|_| turn > 0)?;
+        if turn == 0 {
+            return None;
+        }
+        let &last = sequences.last()?;
         self.held.fill(false);
         self.absent.fill(1.0);
         self.use_of(history, last);
@@ -62,10 +65,14 @@ impl Sharing {
         let count = sequences.len() as f32;
         for &sequence in sequences {
             self.use_of(history, sequence);
-            self.absent.iter_mut().zip(&self.used).for_each(|(absent, used)| *absent *= 1.0 - used);
+            for (absent, used) in self.absent.iter_mut().zip(&self.used) {
+                *absent *= 1.0 - used;
+            }
             in_turns += self.turn(slots, turn);
         }
-        self.used.iter_mut().zip(&self.absent).for_each(|(used, absent)| *used = 1.0 - absent);
+        for (used, absent) in self.used.iter_mut().zip(&self.absent) {
+            *used = 1.0 - absent;
+        }
         let least = self.least_held(slots);
         let missed = self.used.iter().filter(|&&used| used < least);
         let together = missed.sum::<f32>() / count;
@@ -98,11 +105,14 @@ impl Sharing {
 
     /// The smallest use of an expert that gets a slot.
     fn least_held(&mut self, slots: usize) -> f32 {
-        let Some(place) = slots.checked_sub(1).filter(|&place| place < self.used.len()) else {
-            return if slots == 0 { f32::INFINITY } else { 0.0 };
-        };
+        if slots == 0 {
+            return f32::INFINITY;
+        }
+        if slots > self.used.len() {
+            return 0.0;
+        }
         self.sorted.copy_from_slice(&self.used);
-        *self.sorted.select_nth_unstable_by(place, |a, b| b.total_cmp(a)).1
+        *self.sorted.select_nth_unstable_by(slots - 1, |a, b| b.total_cmp(a)).1
     }
 }
 

@@ -179,7 +179,8 @@ impl Trial {
 
     /// Resumes with saved counts.
     pub(super) fn resume(&mut self, (slots, counts): (usize, TrialCounts)) {
-        (self.slots, self.counts) = (slots, counts);
+        self.slots = slots;
+        self.counts = counts;
     }
 }
 
@@ -198,9 +199,10 @@ impl SimulatedCache {
     /// Evicts the experts with the latest expected use, until `room` experts are left, or only
     /// those of the turn.
     fn shrink(&mut self, room: usize, place: usize, used: &[bool], times: &[[f32; 4]]) {
-        let Some(surplus) = self.count.checked_sub(room).filter(|&surplus| surplus > 0) else {
+        let surplus = self.count.saturating_sub(room);
+        if surplus == 0 {
             return;
-        };
+        }
         self.candidates.clear();
         for (number, (layer, &times)) in self.layers.iter().zip(times).enumerate() {
             layer.spans.scores(times, &mut self.scores);

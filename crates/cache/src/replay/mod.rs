@@ -183,17 +183,15 @@ impl<'a> Replay<'a> {
         progress: &mut dyn FnMut(usize),
     ) -> ReplayOutcome {
         let shape = self.trace.shape();
-        let corrected = |corrections| {
-            PolicyKind::default().build_corrected(layers(shape, self.batch), corrections)
-        };
         let policy: Box<dyn Policy> = match policy {
             ReplayPolicy::Belady => Box::new(Belady::new(shape, self.uses())),
             ReplayPolicy::Engine(kind) => kind.build(layers(shape, self.batch)),
-            ReplayPolicy::Corrected => {
-                corrected(self.correction.clone().map_or(Corrections::None, Corrections::Fitted))
-            }
+            ReplayPolicy::Corrected => self.corrected_policy(match &self.correction {
+                Some(correction) => Corrections::Fitted(Arc::clone(correction)),
+                None => Corrections::None,
+            }),
             ReplayPolicy::Learning => {
-                corrected(Corrections::Learned { hidden: self.states.hidden() })
+                self.corrected_policy(Corrections::Learned { hidden: self.states.hidden() })
             }
         };
 
@@ -214,8 +212,10 @@ impl<'a> Replay<'a> {
                 self.experts(together, layer, &mut experts);
                 player.layer(&pass, layer as u32, &experts, |policy| {
                     for PassPart { sequence, tokens, .. } in together {
-                        let last = tokens.end.checked_sub(1).filter(|_| !state.is_empty());
-                        if last.is_some_and(|last| self.states.copy(last, layer, &mut state)) {
+                        if !state.is_empty()
+                            && let Some(last) = tokens.end.checked_sub(1)
+                            && self.states.copy(last, layer, &mut state)
+                        {
                             policy.on_router_state(layer as u32, *sequence, &state);
                         }
                     }
@@ -224,11 +224,21 @@ impl<'a> Replay<'a> {
             progress(pass.len());
         }
         let counts = player.cache.counts();
-        let of = |layer: usize| counts.get(&(layer as u32)).copied().unwrap_or_default();
-        let layers: Vec<LookupCounts> = (0..shape.layers).map(of).collect();
-        let hits: u64 = layers.iter().map(|layer| layer.hits).sum();
-        let misses = layers.iter().map(|layer| layer.misses).sum();
+        let mut layers = Vec::with_capacity(shape.layers);
+        let mut hits = 0;
+        let mut misses = 0;
+        for layer in 0..shape.layers as u32 {
+            let counts: LookupCounts = counts.get(&layer).copied().unwrap_or_default();
+            hits += counts.hits;
+            misses += counts.misses;
+            layers.push(counts);
+        }
         ReplayOutcome { tokens, uses: hits + misses, misses, layers }
+    }
+
+    fn corrected_policy(&self, corrections: Corrections) -> Box<dyn Policy> {
+        let layers = layers(self.trace.shape(), self.batch);
+        PolicyKind::default().build_corrected(layers, corrections)
     }
 
     /// A pass as an engine describes it.
@@ -247,7 +257,7 @@ impl<'a> Replay<'a> {
     fn experts(&self, together: &Together, layer: usize, experts: &mut Vec<u32>) {
         experts.clear();
         for token in together.iter().flat_map(|part| part.tokens.clone()) {
-            experts.extend(self.trace.experts(token, layer).iter().map(|&e| u32::from(e)));
+            experts.extend(self.trace.experts(token, layer).iter().copied().map(u32::from));
         }
     }
 
@@ -285,9 +295,7 @@ impl<'a> ReplayStates<'a> {
     /// Writes the state of a layer for a token. False if it is unknown.
     fn copy(&self, token: usize, layer: usize, state: &mut [f32]) -> bool {
         let part = self.parts.partition_point(|&(first, _)| first <= token);
-        let Some((first, states)) = part.checked_sub(1).map(|part| &self.parts[part]) else {
-            return false;
-        };
+        let Some((first, states)) = self.parts[..part].last() else { return false };
         states.copy(token - first, layer, state);
         true
     }
@@ -413,16 +421,14 @@ fn arrange(
     turn: Option<usize>,
 ) -> Vec<Together> {
     if batch <= 1 {
-        let alone = |(position, all): &SequenceRun| {
-            let position = *position;
-            let start = all.start;
-            let part = move |tokens: Range<usize>| {
-                let first_position = position + tokens.start - start;
-                vec![PassPart { sequence: 0, first_position, tokens }]
-            };
-            trace.passes(all.clone()).map(part)
-        };
-        return runs.iter().flat_map(alone).collect();
+        let mut passes = Vec::new();
+        for (position, all) in runs {
+            for tokens in trace.passes(all.clone()) {
+                let first_position = position + tokens.start - all.start;
+                passes.push(vec![PassPart { sequence: 0, first_position, tokens }]);
+            }
+        }
+        return passes;
     }
     let mut waiting = runs.iter().filter(|(_, tokens)| !tokens.is_empty());
     let mut running: Vec<SequenceRun> = vec![(0, 0..0); batch];

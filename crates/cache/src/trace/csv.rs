@@ -10,7 +10,7 @@ use crate::shape::HistoryShape;
 const COLUMNS: [&str; 6] = ["turn", "step", "layer", "slot", "expert", "phase"];
 
 pub(super) fn read(bytes: &[u8]) -> Result<Trace, TraceError> {
-    let text = std::str::from_utf8(bytes).map_err(|_| TraceError::Unknown)?;
+    let Ok(text) = std::str::from_utf8(bytes) else { return Err(TraceError::Unknown) };
     let mut columns: Option<[usize; 6]> = None;
     let mut experts = None;
     // Columns in the order of `COLUMNS`; sorted below by turn, step, layer and slot.
@@ -20,7 +20,9 @@ pub(super) fn read(bytes: &[u8]) -> Result<Trace, TraceError> {
         if let Some(comment) = line.strip_prefix('#') {
             if let Some(word) = comment.split_whitespace().find_map(|w| w.strip_prefix("n_expert="))
             {
-                let count: usize = word.parse().map_err(|_| wrong("n_expert is not a number"))?;
+                let Ok(count) = word.parse::<usize>() else {
+                    return Err(wrong("n_expert is not a number"));
+                };
                 experts = Some(count);
             }
             continue;
@@ -29,10 +31,10 @@ pub(super) fn read(bytes: &[u8]) -> Result<Trace, TraceError> {
             continue;
         }
         let Some(columns) = columns else {
-            let place = |name| line.split(',').position(|column| column.trim() == name);
             let mut found = [0; 6];
             for (found, name) in found.iter_mut().zip(COLUMNS) {
-                *found = place(name).ok_or(TraceError::Unknown)?;
+                let place = line.split(',').position(|column| column.trim() == name);
+                *found = place.ok_or(TraceError::Unknown)?;
             }
             columns = Some(found);
             continue;
@@ -96,7 +98,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<Trace, TraceError> {
         prompt_after = (phase == 0).then_some(turn);
     }
 
-    let (mut lens, mut passes): (Vec<u32>, Vec<u32>) = Default::default();
+    let mut lens: Vec<u32> = Vec::new();
+    let mut passes: Vec<u32> = Vec::new();
     let mut before: Option<(u32, u32)> = None;
     for token in tokens {
         let [turn, .., phase] = token[0];

@@ -1,7 +1,5 @@
 //! Traces as safetensors files.
 
-use std::collections::BTreeMap;
-
 use serde::Deserialize;
 use sws_format::{Dtype, Header, HeaderError, HeaderTensor};
 
@@ -45,12 +43,15 @@ impl<'a> TraceFile<'a> {
         let Some((first, rest)) = bytes.split_first_chunk::<8>() else {
             return Err(TraceError::Unknown);
         };
-        let len = Header::json_len(*first, bytes.len() as u64).map_err(|_| TraceError::Unknown)?;
-        let json = rest.get(..len as usize).filter(|json| json.len() <= MAX_HEADER);
-        let json = json.ok_or(TraceError::Unknown)?;
+        let Ok(len) = Header::json_len(*first, bytes.len() as u64) else {
+            return Err(TraceError::Unknown);
+        };
+        let json = match rest.get(..len as usize) {
+            Some(json) if json.len() <= MAX_HEADER => json,
+            _ => return Err(TraceError::Unknown),
+        };
         let header = Header::parse(json, bytes.len() as u64)?;
-        let facts: TraceWithFacts =
-            serde_json::from_slice(json).map_err(|e| TraceError::Header(HeaderError::Json(e)))?;
+        let facts: TraceWithFacts = serde_json::from_slice(json).map_err(HeaderError::Json)?;
         Ok(TraceFile { bytes, header, facts: facts.facts })
     }
 
@@ -85,10 +86,13 @@ impl<'a> TraceFile<'a> {
         let Some(most) = ids.iter().max() else { return Err(TraceError::Empty) };
         let experts = match &self.facts.experts {
             None => usize::from(*most) + 1,
-            Some(value) => value.parse().map_err(|_| TraceError::Metadata {
-                name: "experts",
-                value: value.chars().take(20).collect(),
-            })?,
+            Some(value) => {
+                let Ok(experts) = value.parse::<usize>() else {
+                    let value = value.chars().take(20).collect();
+                    return Err(TraceError::Metadata { name: "experts", value });
+                };
+                experts
+            }
         };
         Ok(HistoryShape { layers: layers as usize, experts, top_k: top_k as usize })
     }
@@ -107,28 +111,30 @@ impl<'a> TraceFile<'a> {
     fn experts(&self, tensor: &HeaderTensor) -> Option<Vec<u16>> {
         let data = self.data(tensor);
         match tensor.dtype {
-            Dtype::U8 => Some(data.iter().map(|&id| id.into()).collect()),
+            Dtype::U8 => Some(data.iter().copied().map(u16::from).collect()),
             Dtype::U16 => {
-                Some(data.as_chunks().0.iter().map(|&id| u16::from_le_bytes(id)).collect())
+                Some(data.as_chunks().0.iter().copied().map(u16::from_le_bytes).collect())
             }
-            Dtype::U32 | Dtype::I32 => data
-                .as_chunks()
-                .0
-                .iter()
-                .map(|&id| u32::from_le_bytes(id).try_into().ok())
-                .collect(),
+            Dtype::U32 | Dtype::I32 => {
+                let ids = data.as_chunks().0.iter().copied().map(u32::from_le_bytes);
+                ids.map(|id| id.try_into().ok()).collect()
+            }
             _ => None,
         }
     }
 
     fn counts(&self, name: &'static str) -> Result<Option<Vec<u32>>, TraceError> {
         let Some(tensor) = self.find(name) else { return Ok(None) };
-        let numbers = || -> Option<Vec<u32>> {
-            let whole = matches!(tensor.dtype, Dtype::I32 | Dtype::U32) && tensor.shape.len() == 1;
-            let numbers = self.data(tensor).as_chunks().0.iter();
-            whole.then(|| numbers.map(|&n| i32::from_le_bytes(n).try_into().ok()).collect())?
-        };
-        numbers().map(Some).ok_or(not(name, "a row of numbers in i32, none below zero"))
+        let wrong = not(name, "a row of numbers in i32, none below zero");
+        if !matches!(tensor.dtype, Dtype::I32 | Dtype::U32) || tensor.shape.len() != 1 {
+            return Err(wrong);
+        }
+        let mut counts = Vec::new();
+        for &count in self.data(tensor).as_chunks().0 {
+            let Ok(count) = u32::try_from(i32::from_le_bytes(count)) else { return Err(wrong) };
+            counts.push(count);
+        }
+        Ok(Some(counts))
     }
 }
 
@@ -141,31 +147,39 @@ fn not(name: &'static str, expected: &'static str) -> TraceError {
 pub(super) fn write(trace: &Trace) -> Vec<u8> {
     let HistoryShape { layers, experts, top_k } = trace.shape;
     let count = trace.token_count();
-    let four = |numbers: &mut dyn Iterator<Item = usize>| -> Vec<u8> {
-        numbers.flat_map(|n| (n as i32).to_le_bytes()).collect()
-    };
-    let lens: Vec<usize> = trace.sequences().map(|r| r.len()).collect();
-    let passes: Vec<usize> = ranges(trace.passes.iter().copied()).map(|r| r.len()).collect();
-    let mut tensors = vec![("lens", "I32", vec![lens.len()], four(&mut lens.into_iter()))];
+    let lens: Vec<i32> = trace.sequences().map(|tokens| tokens.len() as i32).collect();
+    let passes: Vec<i32> =
+        ranges(trace.passes.iter().copied()).map(|tokens| tokens.len() as i32).collect();
+    let mut tensors = vec![("lens", "I32", vec![lens.len()], in_bytes(lens))];
     if passes.len() < count {
-        tensors.push(("passes", "I32", vec![passes.len()], four(&mut passes.into_iter())));
+        tensors.push(("passes", "I32", vec![passes.len()], in_bytes(passes)));
     }
     if !trace.tokens.is_empty() {
-        let tokens = four(&mut trace.tokens.iter().map(|&token| token as usize));
-        tensors.push(("tokens", "I32", vec![count], tokens));
+        let tokens = trace.tokens.iter().map(|&token| token as i32);
+        tensors.push(("tokens", "I32", vec![count], in_bytes(tokens)));
     }
     let (dtype, ids) = if experts <= 256 {
         ("U8", trace.ids.iter().map(|&id| id as u8).collect())
     } else {
-        ("U16", trace.ids.iter().flat_map(|id| id.to_le_bytes()).collect())
+        ("U16", trace.ids.iter().copied().flat_map(u16::to_le_bytes).collect())
     };
     tensors.push(("ids", dtype, vec![count, layers, top_k], ids));
 
-    let facts = [("layers", layers), ("experts", experts), ("top_k", top_k)];
-    let facts: BTreeMap<_, _> = facts.map(|(name, n)| (name, n.to_string())).into();
+    // In the order of the alphabet, with any features of serde_json.
+    let facts = serde_json::json!({
+        "experts": experts.to_string(),
+        "layers": layers.to_string(),
+        "top_k": top_k.to_string(),
+    });
     let entries =
         tensors.iter().map(|(name, dtype, shape, data)| (*name, *dtype, shape.clone(), data.len()));
-    let mut bytes = Header::write(Some(serde_json::json!(facts)), entries, 8);
-    tensors.into_iter().for_each(|(_, _, _, data)| bytes.extend(data));
+    let mut bytes = Header::write(Some(facts), entries, 8);
+    for (_, _, _, data) in tensors {
+        bytes.extend(data);
+    }
     bytes
+}
+
+fn in_bytes(numbers: impl IntoIterator<Item = i32>) -> Vec<u8> {
+    numbers.into_iter().flat_map(i32::to_le_bytes).collect()
 }

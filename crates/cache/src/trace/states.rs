@@ -24,8 +24,11 @@ impl<'a> RouterStates<'a> {
         }
         let file = TraceFile::open(bytes)?;
         // These states lack the output of a shared expert, which a router does not see.
-        let found = [("routed", file.find("routed")), ("attended", file.find("attended"))];
-        let Some((name, tensor)) = found.into_iter().find_map(|(n, t)| Some((n, t?))) else {
+        let (name, tensor) = if let Some(tensor) = file.find("routed") {
+            ("routed", tensor)
+        } else if let Some(tensor) = file.find("attended") {
+            ("attended", tensor)
+        } else {
             return Ok(None);
         };
         let wrong =
@@ -41,9 +44,12 @@ impl<'a> RouterStates<'a> {
         let mut states = RouterStates { data, layers, hidden, places: (0..layers).collect() };
         if layers != trace.shape().layers {
             // The states of layers without experts are 0.
-            let zero = |place: usize| states.bytes(0, place).iter().all(|&byte| byte == 0);
-            let places: Vec<usize> = (0..layers).filter(|&place| !zero(place)).collect();
-            states.places = places;
+            states.places.clear();
+            for place in 0..layers {
+                if states.bytes(0, place).iter().any(|&byte| byte != 0) {
+                    states.places.push(place);
+                }
+            }
         }
         if states.places.len() == trace.shape().layers { Ok(Some(states)) } else { Err(wrong) }
     }
@@ -57,14 +63,14 @@ impl<'a> RouterStates<'a> {
     /// layers with experts.
     pub fn copy(&self, token: usize, layer: usize, state: &mut [f32]) {
         let bytes = self.bytes(token, self.places[layer]).as_chunks().0;
-        state.iter_mut().zip(bytes).for_each(|(to, &x)| *to = f32::from_le_bytes(x));
+        for (to, &x) in state.iter_mut().zip(bytes) {
+            *to = f32::from_le_bytes(x);
+        }
     }
 
     fn bytes(&self, token: usize, place: usize) -> &'a [u8] {
         let len = self.hidden * size_of::<f32>();
-        self.data
-            .get((token * self.layers + place) * len..)
-            .and_then(|rest| rest.get(..len))
-            .unwrap_or_default()
+        let start = (token * self.layers + place) * len;
+        self.data.get(start..start + len).unwrap_or_default()
     }
 }

@@ -17,9 +17,10 @@ pub(crate) const COMPLETE_VARIABLE: &str = "SWS_COMPLETE";
 
 /// Refuses a shell that is not known.
 pub(crate) fn check_shell() -> anyhow::Result<()> {
-    let Some(shell) = std::env::var_os(COMPLETE_VARIABLE).filter(|shell| !shell.is_empty()) else {
+    let shell = std::env::var_os(COMPLETE_VARIABLE).unwrap_or_default();
+    if shell.is_empty() {
         return Ok(());
-    };
+    }
     let shells = Shells::builtins();
     // It may be a path.
     let name = Path::new(&shell).file_stem().and_then(OsStr::to_str);

@@ -108,16 +108,23 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
         ("serve", cfg!(feature = "serve")),
         ("uring", cfg!(feature = "uring")),
     ];
-    let features = features.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| name);
-    let tiers = Tier::available().into_iter().map(Tier::name);
-    // Empty where it is not known: build.rs.
-    let commit = Some(env!("SWS_COMMIT")).filter(|commit| !commit.is_empty());
+    let mut built_in = Vec::new();
+    for (name, is_on) in features {
+        if is_on {
+            built_in.push(name);
+        }
+    }
+    let tiers: Vec<&str> = Tier::available().into_iter().map(Tier::name).collect();
+    let commit = match env!("SWS_COMMIT") {
+        // Where it is not known: build.rs.
+        "" => String::new(),
+        commit => format!(" ({commit})"),
+    };
     format!(
-        "{}{}\nfeatures: {}\ntiers of this CPU: {}",
+        "{}{commit}\nfeatures: {}\ntiers of this CPU: {}",
         env!("CARGO_PKG_VERSION"),
-        commit.map_or(String::new(), |commit| format!(" ({commit})")),
-        features.collect::<Vec<_>>().join(" "),
-        tiers.collect::<Vec<_>>().join(" "),
+        built_in.join(" "),
+        tiers.join(" "),
     )
 });
 
@@ -146,8 +153,9 @@ const GPU: [&str; 3] = ["-ngl", "--gpu-layers", "--n-gpu-layers"];
 
 /// Leaves out an option that asks for nothing of a GPU, out of habit, and refuses one that does.
 fn without_gpu(mut words: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
-    let is_gpu = |word: &OsString| GPU.iter().any(|option| word == option);
-    let Some(at) = words.iter().position(is_gpu) else { return Ok(words) };
+    let Some(at) = words.iter().position(|word| GPU.iter().any(|option| word == option)) else {
+        return Ok(words);
+    };
     // Behind this word they are texts.
     if words[..at].iter().any(|word| word == "--") {
         return Ok(words);
@@ -214,23 +222,43 @@ fn variable(command: &clap::Command, long: &str) -> Option<String> {
 
 /// Suggests a command of the same letters, which clap finds too far away: `rnu`.
 fn with_suggestion(mut error: clap::Error, command: &clap::Command) -> clap::Error {
-    let letters = |word: &str| {
-        let mut letters: Vec<char> = word.chars().collect();
-        letters.sort_unstable();
-        letters
-    };
     if let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand)
         && error.get(ContextKind::SuggestedSubcommand).is_none()
     {
-        let names = command.get_subcommands().map(clap::Command::get_name);
-        let typed = typed.clone();
-        let similar = names.filter(|name| letters(name) == letters(&typed));
-        let similar: Vec<String> = similar.map(str::to_owned).collect();
+        let mut similar = Vec::new();
+        for name in command.get_subcommands().map(clap::Command::get_name) {
+            if letters(name) == letters(typed) {
+                similar.push(name.to_owned());
+            }
+        }
         if !similar.is_empty() {
             error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(similar));
         }
     }
     error
+}
+
+/// Id of the argument of an option as it is typed; empty if the command has none.
+fn id_of<'c>(word: &OsStr, command: &'c clap::Command) -> &'c str {
+    let long = word.to_str().and_then(|word| word.strip_prefix("--")?.split('=').next());
+    let arg = command.get_arguments().find(|arg| arg.get_long() == long);
+    arg.map_or("", |arg| arg.get_id().as_str())
+}
+
+/// True for an argument that was typed, or stands in the environment.
+fn is_given(id: &str, found: &ArgMatches) -> bool {
+    found.try_contains_id(id).is_ok()
+        && matches!(
+            found.value_source(id),
+            Some(ValueSource::EnvVariable | ValueSource::CommandLine)
+        )
+}
+
+/// The letters of a word, sorted.
+fn letters(word: &str) -> Vec<char> {
+    let mut letters: Vec<char> = word.chars().collect();
+    letters.sort_unstable();
+    letters
 }
 
 /// Parses a command line again, with the entries of a configuration file that apply to it.
@@ -256,20 +284,18 @@ fn with_defaults(
     }
     let value = |id: &str| Some(PathBuf::from(found.try_get_raw(id).ok()??.next()?));
     let typed_model = ["named", "model", "checkpoint", "dir"].into_iter().find_map(value);
-    // Also of an option that may be given several times: what was typed replaces the entry.
-    let is_given = |word: &OsString| {
-        let long = word.to_str().and_then(|word| word.strip_prefix("--")?.split('=').next());
-        let arg = child.get_arguments().find(|arg| arg.get_long() == long);
-        let id = arg.map_or("", |arg| arg.get_id().as_str());
-        let source = found.try_contains_id(id).ok().and_then(|_| found.value_source(id));
-        id == "named" && typed_model.is_some()
-            || matches!(source, Some(ValueSource::EnvVariable | ValueSource::CommandLine))
-    };
     let path = path.join(" ");
-    let by_command = config.model(&path).filter(|_| typed_model.is_none());
-    let model = typed_model.clone().or(by_command);
+    let has_model = typed_model.is_some();
+    let model = typed_model.or_else(|| config.model(&path));
     let mut options = config.options(child, &path, model)?;
-    options.retain(|option| !option.first().is_some_and(is_given));
+    // Also of an option that may be given several times: what was typed replaces the entry.
+    options.retain(|option| match option.first() {
+        Some(word) => match id_of(word, child) {
+            "named" if has_model => false,
+            id => !is_given(id, found),
+        },
+        None => true,
+    });
     if !watch::can_show() {
         // As a default it is for terminals; typed, it is refused there.
         options.retain(|option| option.first().is_none_or(|word| word != "--watch"));

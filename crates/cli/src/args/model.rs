@@ -168,9 +168,14 @@ impl ModelArgs {
     }
 }
 
+/// Parses an amount of bytes, as in `--ram`.
+pub(super) fn amount(word: &str) -> Result<RamBudget, String> {
+    word.parse::<RamBudget>().map_err(|e| e.to_string())
+}
+
 /// Parses the size of a directory.
 pub(super) fn disk(word: &str) -> Result<u64, String> {
-    match word.parse::<RamBudget>().map_err(|e| e.to_string())? {
+    match amount(word)? {
         RamBudget::Bytes(bytes) if bytes >= 1 << 20 => Ok(bytes),
         _ => Err(format!("shards have at least 1MiB of disk, not {word}")),
     }
@@ -179,7 +184,7 @@ pub(super) fn disk(word: &str) -> Result<u64, String> {
 /// Parses bytes per second.
 pub(super) fn disk_rate(word: &str) -> Result<u64, String> {
     let size = word.strip_suffix("/s").unwrap_or(word);
-    match size.parse::<RamBudget>().map_err(|e| e.to_string())? {
+    match amount(size)? {
         RamBudget::Bytes(bytes) if bytes >= 1 << 20 => Ok(bytes),
         _ => Err(format!("a run reads at least 1MiB in a second, not {word}")),
     }
@@ -203,8 +208,7 @@ pub(super) const TIERS: &str =
     "Tier of the kernels; `sws --version` lists those of this CPU [default: the first]";
 
 pub(super) fn chosen(word: &str) -> Result<TierChoice, UnknownTier> {
-    let chosen = Some(word).filter(|word| !word.is_empty());
-    Ok(TierChoice(chosen.map(str::parse).transpose()?))
+    Ok(TierChoice(if word.is_empty() { None } else { Some(word.parse()?) }))
 }
 
 fn stand_in_use(word: &str) -> Result<StandInUse, String> {
@@ -213,8 +217,10 @@ fn stand_in_use(word: &str) -> Result<StandInUse, String> {
 }
 
 fn tolerance(word: &str) -> Result<f64, String> {
-    let found = word.parse().ok().filter(|share: &f64| share.is_finite() && *share >= 0.0);
-    found.ok_or_else(|| "expected a number that is not negative, like 0.01".to_owned())
+    match word.parse::<f64>() {
+        Ok(share) if share.is_finite() && share >= 0.0 => Ok(share),
+        _ => Err("expected a number that is not negative, like 0.01".to_owned()),
+    }
 }
 
 pub(super) fn kv(word: &str) -> Result<KvPrecision, String> {

@@ -6,6 +6,7 @@ use clap::Subcommand;
 use sws_cache::replay::ReplayPolicy;
 use sws_engine::RamBudget;
 
+use super::model::amount;
 use super::models;
 
 /// Simulate an expert cache on recorded routes and count its misses.
@@ -157,15 +158,15 @@ pub(crate) struct DraftScore {
 
 /// Parses an amount of memory, as in `--ram`.
 fn bytes(word: &str) -> Result<u64, String> {
-    match word.parse::<RamBudget>().map_err(|e| e.to_string())? {
+    match amount(word)? {
         RamBudget::Bytes(bytes) => Ok(bytes),
         _ => Err(format!("an amount of memory needs a unit, as in 8MiB, not {word}")),
     }
 }
 
 fn percent(word: &str) -> Result<f64, String> {
-    let share: Option<f64> = word.trim_end_matches('%').parse().ok();
-    share
-        .filter(|share| *share > 0.0 && *share <= 100.0)
-        .ok_or_else(|| format!("a budget is above 0 and at most 100 percent, not {word}"))
+    match word.trim_end_matches('%').parse::<f64>() {
+        Ok(share) if share > 0.0 && share <= 100.0 => Ok(share),
+        _ => Err(format!("a budget is above 0 and at most 100 percent, not {word}")),
+    }
 }

@@ -83,10 +83,11 @@ pub(crate) fn run(mut args: args::Certify) -> anyhow::Result<ExitCode> {
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let shown = path.display();
     const REMEDY: &str = "give the file that `sws run --certify` wrote";
-    let unreadable = |e| anyhow!("`{shown}` cannot be read: {e}; {REMEDY}");
-    let file = open_regular(path).map_err(unreadable)?;
     let mut bytes = Vec::new();
-    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    let read = open_regular(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
+    if let Err(e) = read {
+        bail!("`{shown}` cannot be read: {e}; {REMEDY}");
+    }
     if bytes.len() as u64 > MAX_BYTES {
         bail!("`{shown}` has more than {MAX_BYTES} bytes and is not a certificate; {REMEDY}");
     }

@@ -69,7 +69,7 @@ pub(crate) fn run(args: &args::Doctor) -> anyhow::Result<ExitCode> {
     }
     let hurts = checks.iter().any(|line| line.hurts);
     let report = DoctorReport { checks, hurts };
-    print_report(args.json, &report, || report.text())?;
+    print_report(args.json, &report, DoctorReport::text)?;
     Ok(if hurts { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
 }
 

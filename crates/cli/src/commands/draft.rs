@@ -53,11 +53,13 @@ impl DraftInput {
 
     /// All sequences, in file order.
     fn sequences(&self) -> Vec<RecordedSequence> {
-        let of = |(file, states): (usize, &RecordedStates)| {
-            let tokens = states.trace.sequences().collect::<Vec<_>>();
-            tokens.into_iter().map(move |tokens| RecordedSequence { file, tokens })
-        };
-        self.files.iter().enumerate().flat_map(of).collect()
+        let mut sequences = Vec::new();
+        for (file, states) in self.files.iter().enumerate() {
+            for tokens in states.trace.sequences() {
+                sequences.push(RecordedSequence { file, tokens });
+            }
+        }
+        sequences
     }
 }
 

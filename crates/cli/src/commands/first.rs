@@ -37,19 +37,22 @@ pub(crate) fn print_all(as_json: bool) -> anyhow::Result<ExitCode> {
 
 /// The models as a table. The best for a machine with so much memory is named.
 fn text(memory: Option<u64>) -> String {
-    let fits = |ram: u64| memory.is_some_and(|memory| ram <= memory / GIB + KEPT);
-    let best = SUGGESTIONS.iter().rposition(|model| fits(model.ram));
-    let cells = SUGGESTIONS.iter().map(|model| {
+    let mut cells = Vec::new();
+    let mut fitting = String::new();
+    for model in &SUGGESTIONS {
         let [all, active] = model.parameters;
-        let ram = format!("{} GiB", model.ram);
-        let disk = format!("{} GiB", model.disk);
-        vec![ram, disk, format!("{all} B"), format!("{active} B"), model.command()]
-    });
-    let cells: Vec<Vec<String>> = cells.collect();
+        cells.push(vec![
+            format!("{} GiB", model.ram),
+            format!("{} GiB", model.disk),
+            format!("{all} B"),
+            format!("{active} B"),
+            model.command(),
+        ]);
+        if memory.is_some_and(|memory| model.ram <= memory / GIB + KEPT) {
+            fitting = format!("\nfor this machine: {}\n", model.command());
+        }
+    }
     let heading = ["memory", "disk", "weights", "a token", "<command"];
-    let fitting = best.map_or(String::new(), |best| {
-        format!("\nfor this machine: {}\n", SUGGESTIONS[best].command())
-    });
     format!(
         "models to begin with; `sws pull OWNER/NAME` takes any of a supported family\n\n{}{fitting}",
         table(&heading, &cells)

@@ -5,13 +5,14 @@ use std::process::ExitCode;
 use serde_json::json;
 use sws::{Needs, TextCodec};
 use sws_format::{Header, Pass, Progress};
-use sws_model::{LayerSpec, ModelSpec, Observer, Routed, SourceError};
+use sws_model::{ModelSpec, Observer, Routed, SourceError};
 use sws_text::SampleError;
 
 use super::{print, print_json};
 use crate::atomic_file::AtomicFile;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::progress::{ProgressMeter, ProgressUnit};
+use crate::record::moe_layers;
 use crate::terminal::note;
 use crate::{args, limits, model};
 
@@ -113,17 +114,6 @@ impl Shapes {
         let metadata = routes.then(|| json!({ "experts": experts.to_string() }));
         Header::write(metadata, tensors, 8)
     }
-}
-
-/// Index of each layer among those with experts; `None` for the others.
-fn moe_layers(spec: &ModelSpec) -> Vec<Option<usize>> {
-    let mut count = 0;
-    let number = |layer: &LayerSpec| {
-        layer.moe()?;
-        count += 1;
-        Some(count - 1)
-    };
-    spec.layers.iter().map(number).collect()
 }
 
 /// Observer that collects the logits and routes of a pass.

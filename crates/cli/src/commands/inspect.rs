@@ -32,7 +32,7 @@ pub(crate) fn run(args: &args::Inspect) -> anyhow::Result<ExitCode> {
                     fingerprint: None,
                     ..InspectReport::of(&manifest, spec.as_ref())
                 };
-                print_report(args.json, &report, || report.text())
+                print_report(args.json, &report, InspectReport::text)
             }
         };
     }
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &args::Inspect) -> anyhow::Result<ExitCode> {
     match sws::contents(&path) {
         Ok((manifest, spec)) => {
             let report = InspectReport::of(&manifest, spec.as_ref());
-            print_report(args.json, &report, || report.text())
+            print_report(args.json, &report, InspectReport::text)
         }
         Err(error) => {
             let outline = Outline::instead(error, &path)?;
@@ -114,16 +114,22 @@ struct Lossy {
 
 impl InspectReport {
     fn of(manifest: &Manifest, spec: Option<&ModelSpec>) -> InspectReport {
-        let tensors = |stand_ins: bool| {
-            manifest.pieces.iter().flat_map(move |piece| {
-                let tensors = match &piece.stand_in {
-                    _ if !stand_ins => piece.tensors.as_slice(),
-                    Some(stand_in) => stand_in.tensors.as_slice(),
-                    None => &[],
-                };
-                tensors.iter().map(move |tensor| (piece.id, tensor))
-            })
-        };
+        let mut kinds = InspectRows::default();
+        let mut stand_ins = InspectRows::default();
+        let mut lossy_tensors = Vec::new();
+        let mut stored_bytes = 0;
+        let mut source_bytes = 0;
+        for piece in &manifest.pieces {
+            for tensor in &piece.tensors {
+                kinds.add(piece.id, tensor);
+                lossy_tensors.extend(Lossy::of(piece.id, tensor));
+                stored_bytes += tensor.stored_bytes();
+                source_bytes += tensor.source_bytes();
+            }
+            for tensor in piece.stand_in.iter().flat_map(|stand_in| &stand_in.tensors) {
+                stand_ins.add(piece.id, tensor);
+            }
+        }
         let skipped = match spec {
             Some(spec) => spec.left_out(manifest),
             None => {
@@ -138,18 +144,6 @@ impl InspectReport {
                 *experts.entry(piece.id.layer()).or_default() += 1;
             }
         }
-        let lossy = tensors(false).filter_map(|(piece, tensor)| {
-            let error = tensor.error?;
-            let relative = error.relative;
-            let max = error.max;
-            Some(Lossy {
-                piece,
-                tensor: tensor.name.clone(),
-                encoding: stored_as(tensor),
-                relative,
-                max,
-            })
-        });
         InspectReport {
             model_type: manifest.model.model_type.clone(),
             fingerprint: Some(manifest.model.fingerprint.clone()),
@@ -158,11 +152,11 @@ impl InspectReport {
             experts: experts.into_values().max().unwrap_or(0),
             pieces: manifest.pieces.len(),
             file_bytes: manifest.files.iter().map(|file| file.len).sum(),
-            stored_bytes: tensors(false).map(|(_, tensor)| tensor.stored_bytes()).sum(),
-            source_bytes: tensors(false).map(|(_, tensor)| tensor.source_bytes()).sum(),
-            kinds: rows(tensors(false)),
-            stand_ins: rows(tensors(true)),
-            lossy_tensors: lossy.collect(),
+            stored_bytes,
+            source_bytes,
+            kinds: kinds.finish(),
+            stand_ins: stand_ins.finish(),
+            lossy_tensors,
             skipped: skipped.into_iter().map(Skipped::from).collect(),
         }
     }
@@ -185,18 +179,8 @@ impl InspectReport {
         ));
         let heading =
             ["pieces", "count", "<encoding", "tensors", "bytes", "in checkpoint", "share"];
-        let cells = |row: &InspectRow, kind: String| {
-            vec![
-                kind,
-                row.pieces.to_string(),
-                row.encoding.clone(),
-                row.tensors.to_string(),
-                size(row.stored_bytes),
-                size(row.source_bytes),
-                share(row.stored_bytes, row.source_bytes),
-            ]
-        };
-        let mut rows: Vec<_> = self.kinds.iter().map(|r| cells(r, r.kind.to_owned())).collect();
+        let mut rows: Vec<_> =
+            self.kinds.iter().map(|row| row.sizes(row.kind.to_owned())).collect();
         rows.push(vec![
             "all".to_owned(),
             self.pieces.to_string(),
@@ -206,7 +190,9 @@ impl InspectReport {
             size(self.source_bytes),
             share(self.stored_bytes, self.source_bytes),
         ]);
-        rows.extend(self.stand_ins.iter().map(|r| cells(r, format!("stand-ins of {}", r.kind))));
+        for row in &self.stand_ins {
+            rows.push(row.sizes(format!("stand-ins of {}", row.kind)));
+        }
         text.push_str(&table(&heading, &rows));
         text.push_str(&self.errors());
         if !self.lossy_tensors.is_empty() {
@@ -220,10 +206,11 @@ impl InspectReport {
             text.push_str(
                 "\nThe language model does not use these tensors, and they are never read:\n",
             );
-            let row = |it: &Skipped| {
-                vec![it.names.clone(), it.tensors.to_string(), size(it.stored_bytes)]
-            };
-            let rows: Vec<_> = self.skipped.iter().map(row).collect();
+            let mut rows = Vec::new();
+            for skipped in &self.skipped {
+                let tensors = skipped.tensors.to_string();
+                rows.push(vec![skipped.names.clone(), tensors, size(skipped.stored_bytes)]);
+            }
             text.push_str(&table(&["name", "tensors", "bytes"], &rows));
         }
         text
@@ -231,16 +218,13 @@ impl InspectReport {
 
     /// The largest errors by kind, if there are any.
     fn errors(&self) -> String {
-        let number = |n: Option<f64>| n.map_or(String::new(), |n| format!("{n:.2e}"));
-        let cells = |row: &InspectRow, kind: String| {
-            let errors = [row.relative_error, row.max_error, row.spectral_error];
-            vec![kind, row.encoding.clone()].into_iter().chain(errors.map(number)).collect()
-        };
-        let lossy = |row: &&InspectRow| row.relative_error.is_some();
-        let kinds = self.kinds.iter().filter(lossy).map(|row| cells(row, row.kind.to_owned()));
-        let stand_ins = self.stand_ins.iter().filter(lossy);
-        let stand_ins = stand_ins.map(|row| cells(row, format!("stand-ins of {}", row.kind)));
-        let rows: Vec<Vec<String>> = kinds.chain(stand_ins).collect();
+        let mut rows = Vec::new();
+        for row in &self.kinds {
+            rows.extend(row.errors(row.kind.to_owned()));
+        }
+        for row in &self.stand_ins {
+            rows.extend(row.errors(format!("stand-ins of {}", row.kind)));
+        }
         let heading = ["pieces", "<encoding", "rel. error", "max error", "spectral"];
         if rows.is_empty() { String::new() } else { format!("\n{}", table(&heading, &rows)) }
     }
@@ -248,28 +232,66 @@ impl InspectReport {
     fn worst(&self) -> String {
         let mut worst: Vec<&Lossy> = self.lossy_tensors.iter().collect();
         worst.sort_by(|a, b| b.relative.total_cmp(&a.relative));
-        let rows: Vec<Vec<String>> = worst
-            .iter()
-            .take(5)
-            .map(|lossy| {
-                vec![
-                    lossy.tensor.clone(),
-                    lossy.encoding.clone(),
-                    format!("{:.3e}", lossy.relative),
-                    format!("{:.3e}", lossy.max),
-                ]
-            })
-            .collect();
+        let mut rows = Vec::new();
+        for lossy in worst.into_iter().take(5) {
+            rows.push(vec![
+                lossy.tensor.clone(),
+                lossy.encoding.clone(),
+                format!("{:.3e}", lossy.relative),
+                format!("{:.3e}", lossy.max),
+            ]);
+        }
         table(&["tensor", "<encoding", "rel. error", "max error"], &rows)
     }
 }
 
-fn rows<'a>(tensors: impl Iterator<Item = (PieceId, &'a Tensor)>) -> Vec<InspectRow> {
-    let mut groups: BTreeMap<(usize, String), (BTreeSet<PieceId>, InspectRow)> = BTreeMap::new();
-    for (piece, tensor) in tensors {
+impl Lossy {
+    fn of(piece: PieceId, tensor: &Tensor) -> Option<Lossy> {
+        let error = tensor.error?;
+        Some(Lossy {
+            piece,
+            tensor: tensor.name.clone(),
+            encoding: stored_as(tensor),
+            relative: error.relative,
+            max: error.max,
+        })
+    }
+}
+
+impl InspectRow {
+    /// Cells of the table of sizes.
+    fn sizes(&self, kind: String) -> Vec<String> {
+        vec![
+            kind,
+            self.pieces.to_string(),
+            self.encoding.clone(),
+            self.tensors.to_string(),
+            size(self.stored_bytes),
+            size(self.source_bytes),
+            share(self.stored_bytes, self.source_bytes),
+        ]
+    }
+
+    /// Cells of the table of errors; `None` for an exact encoding.
+    fn errors(&self, kind: String) -> Option<Vec<String>> {
+        self.relative_error?;
+        let mut cells = vec![kind, self.encoding.clone()];
+        for error in [self.relative_error, self.max_error, self.spectral_error] {
+            cells.push(error.map_or(String::new(), |error| format!("{error:.2e}")));
+        }
+        Some(cells)
+    }
+}
+
+/// Rows by kind of piece and encoding, each with its pieces.
+#[derive(Default)]
+struct InspectRows(BTreeMap<(usize, String), (BTreeSet<PieceId>, InspectRow)>);
+
+impl InspectRows {
+    fn add(&mut self, piece: PieceId, tensor: &Tensor) {
         let (order, kind) = kind_name(piece.kind());
         let encoding = stored_as(tensor);
-        let (pieces, row) = groups.entry((order, encoding.clone())).or_insert_with(|| {
+        let (pieces, row) = self.0.entry((order, encoding.clone())).or_insert_with(|| {
             let row = InspectRow {
                 kind,
                 encoding,
@@ -289,16 +311,24 @@ fn rows<'a>(tensors: impl Iterator<Item = (PieceId, &'a Tensor)>) -> Vec<Inspect
         row.stored_bytes += tensor.stored_bytes();
         row.source_bytes += tensor.source_bytes();
         if let Some(error) = tensor.error {
-            let larger = |a: Option<f64>, b: f64| Some(a.unwrap_or(0.0).max(b));
             row.relative_error = larger(row.relative_error, error.relative);
             row.max_error = larger(row.max_error, error.max);
-            if let (Some(spectral), Some(change)) = (error.spectral, error.spectral_error) {
+            if let Some(spectral) = error.spectral
+                && let Some(change) = error.spectral_error
+            {
                 let share = if change > 0.0 { change / spectral } else { 0.0 };
                 row.spectral_error = larger(row.spectral_error, share);
             }
         }
     }
-    groups.into_values().map(|(_, row)| row).collect()
+
+    fn finish(self) -> Vec<InspectRow> {
+        self.0.into_values().map(|(_, row)| row).collect()
+    }
+}
+
+fn larger(known: Option<f64>, found: f64) -> Option<f64> {
+    Some(known.unwrap_or(0.0).max(found))
 }
 
 fn stored_as(tensor: &Tensor) -> String {

@@ -14,19 +14,23 @@ pub(crate) fn dir(model: &Path) -> Option<PathBuf> {
 
 /// The directories for the models in these places, or in snapshots below them, that are there.
 pub(crate) fn of<'p>(places: impl Iterator<Item = &'p Path>) -> Vec<PathBuf> {
-    let with_snapshots = places.flat_map(|place| {
-        let snapshots = place.join("snapshots").read_dir().into_iter().flatten().flatten();
-        let snapshots = snapshots.map(|entry| entry.path());
-        [place.to_owned()].into_iter().chain(snapshots).collect::<Vec<_>>()
-    });
-    with_snapshots.filter_map(|place| dir(&place)).filter(|dir| dir.is_dir()).collect()
+    let mut dirs = Vec::new();
+    for place in places {
+        dirs.extend(dir(place));
+        for snapshot in place.join("snapshots").read_dir().into_iter().flatten().flatten() {
+            dirs.extend(dir(&snapshot.path()));
+        }
+    }
+    dirs.retain(|dir| dir.is_dir());
+    dirs
 }
 
 /// Those for all models.
 pub(crate) fn all() -> Vec<PathBuf> {
-    let dirs = user_cache().map(|cache| cache.join("kv").read_dir());
-    let dirs = dirs.into_iter().flatten().flatten().flatten().map(|entry| entry.path());
-    let mut dirs: Vec<PathBuf> = dirs.filter(|dir| dir.is_dir()).collect();
+    let Some(cache) = user_cache() else { return Vec::new() };
+    let entries = cache.join("kv").read_dir().into_iter().flatten().flatten();
+    let mut dirs: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    dirs.retain(|dir| dir.is_dir());
     dirs.sort();
     dirs
 }

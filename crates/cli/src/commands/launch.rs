@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::process::{Command, ExitCode};
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use serde_json::Value;
 use sws_os::process::become_program;
 
@@ -69,9 +69,9 @@ pub(crate) fn run(args: &Launch) -> anyhow::Result<ExitCode> {
     }
     let mut command = Command::new(start.program);
     command.args(&start.arguments).args(&args.rest).envs(start.variables);
-    start.unset.iter().for_each(|name| {
+    for name in start.unset {
         command.env_remove(name);
-    });
+    }
     // Returns only if the program could not take this one's place.
     let error = become_program(&mut command);
     let program = start.program;
@@ -120,7 +120,10 @@ fn lack(client: LaunchClient, served: &ServerFacts) -> Option<String> {
             "`{program}` works by calling tools, and the chat template of `{model}` at {url} has none in a known format; serve another model, as in `sws serve Qwen/Qwen3-30B-A3B --context {PROPOSED}`"
         ));
     }
-    let context = served.context.filter(|&context| context < needs.context)?;
+    let context = served.context?;
+    if context >= needs.context {
+        return None;
+    }
     let needed = needs.context;
     let longest = served.longest.unwrap_or(u64::MAX);
     let remedy = match longest < needed {
@@ -202,10 +205,14 @@ impl ProgramStart {
         for (name, value) in &self.variables {
             text += &format!("export {name}={}\n", quoted(value));
         }
-        let rest = rest.iter().map(|word| quoted(&word.to_string_lossy()));
-        let words = self.arguments.iter().map(|word| quoted(word)).chain(rest);
-        text + &[self.program.to_owned()].into_iter().chain(words).collect::<Vec<_>>().join(" ")
-            + "\n"
+        text += self.program;
+        for word in &self.arguments {
+            text += &format!(" {}", quoted(word));
+        }
+        for word in rest {
+            text += &format!(" {}", quoted(&word.to_string_lossy()));
+        }
+        text + "\n"
     }
 }
 
@@ -234,9 +241,13 @@ fn served(args: &Launch) -> anyhow::Result<ServerFacts> {
             Ok(ServerFacts { url, key, model: name.clone(), ..ServerFacts::default() })
         }
         (None, "http") => {
-            let models = ServerAddress::of(place).get("/v1/models", &key).and_then(|body| body.json(MOST_BYTES)).map_err(|why| {
-                anyhow!("cannot ask {url} for its model ({why}); start a server with `sws serve MODEL`, or name another with --url")
-            })?;
+            let answer = ServerAddress::of(place).get("/v1/models", &key);
+            let models = match answer.and_then(|body| body.json(MOST_BYTES)) {
+                Ok(models) => models,
+                Err(why) => bail!(
+                    "cannot ask {url} for its model ({why}); start a server with `sws serve MODEL`, or name another with --url"
+                ),
+            };
             let model = &models["data"][0];
             let Some(id) = model["id"].as_str() else {
                 bail!("the server at {url} names no model; give its id with --name");

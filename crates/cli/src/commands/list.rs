@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::anyhow;
+use anyhow::bail;
 use serde::Serialize;
 use sws::{Footprint, Model};
 use sws_engine::PlanOptions;
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &args::ListArgs) -> anyhow::Result<ExitCode> {
     for dir in &args.dir {
         rows.extend(within(dir)?);
     }
-    print_report(args.json, &rows, || text(&rows))
+    print_report(args.json, rows.as_slice(), text)
 }
 
 /// A model in one form. The fields of the JSON.
@@ -92,14 +92,13 @@ impl ListRow {
     }
 
     fn cells(&self) -> Vec<String> {
-        let known = |bytes: Option<u64>| bytes.map_or(String::new(), about);
         vec![
             self.model.clone(),
             render(&self.form),
             self.model_type.clone().unwrap_or_default(),
             about(self.bytes),
-            known(self.smallest_budget),
-            known(self.in_memory_budget),
+            self.smallest_budget.map_or(String::new(), about),
+            self.in_memory_budget.map_or(String::new(), about),
         ]
     }
 
@@ -120,21 +119,27 @@ impl ListRow {
 
 /// The GGUF files in a directory.
 fn within(dir: &Path) -> anyhow::Result<Vec<ListRow>> {
-    let entries = dir.read_dir().map_err(|error| {
-        anyhow!("`{}` cannot be read ({error}); give another --dir", dir.display())
-    })?;
+    let entries = match dir.read_dir() {
+        Ok(entries) => entries,
+        Err(error) => {
+            bail!("`{}` cannot be read ({error}); give another --dir", dir.display())
+        }
+    };
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     let names: Vec<String> = names.collect();
     let mut rows = Vec::new();
     for files in gguf_models(names.iter().map(String::as_str)).into_values() {
         let Some(first) = files.first() else { continue };
         let path = dir.join(first);
-        let len = |file: &&str| dir.join(file).metadata().map_or(0, |about| about.len());
+        let mut bytes: u64 = 0;
+        for file in &files {
+            bytes = bytes.saturating_add(dir.join(file).metadata().map_or(0, |about| about.len()));
+        }
         let mut row = ListRow {
             model: path.display().to_string(),
             form: GGUF.to_owned(),
             model_type: None,
-            bytes: files.iter().map(len).fold(0, u64::saturating_add),
+            bytes,
             smallest_budget: None,
             in_memory_budget: None,
             complete: is_whole(&files),

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use serde::{Deserialize, Serialize};
 use sws::{Computing, Model, Others, RamBudget, Threads, disk_speed, drives_speed, memory_speed};
 use sws_engine::{PerToken, TokenCosts};
@@ -97,9 +97,9 @@ impl Machine {
         let shown = path.display();
         let mut json = Vec::new();
         let read = open_regular(path).and_then(|file| file.take(MOST_BYTES).read_to_end(&mut json));
-        read.map_err(|e| {
-            anyhow!("`{shown}` cannot be read: {e}; give a description of a machine")
-        })?;
+        if let Err(e) = read {
+            bail!("`{shown}` cannot be read: {e}; give a description of a machine");
+        }
         Machine::parse(&json).map_err(|why| {
             // It repeats what the file says.
             let why = clipped(&why);
@@ -174,34 +174,52 @@ impl Machine {
     /// where it can have several.
     pub(crate) fn answer(&self, form: &str, ram: u64, [pace, first]: [Option<f64>; 2]) -> String {
         let mut answer = format!("runs{form} within {}", size(ram));
-        answer.extend(pace.map(|pace| format!(": {} (planned, not measured)", speed(pace))));
+        if let Some(pace) = pace {
+            answer += &format!(": {} (planned, not measured)", speed(pace));
+        }
         answer.push('\n');
         if ram > self.ram_bytes {
             answer += &format!("that is more than its {} of memory\n", size(self.ram_bytes));
         }
-        answer.extend(first.filter(|first| *first >= 1.0).map(|first| {
-            format!("a long prompt takes {} or more, as it reads nearly all weights\n", time(first))
-        }));
+        if let Some(first) = first
+            && first >= 1.0
+        {
+            answer += &format!(
+                "a long prompt takes {} or more, as it reads nearly all weights\n",
+                time(first)
+            );
+        }
         answer
     }
 
     /// The machine in one line, and in another that it was busy.
     pub(crate) fn line(&self) -> String {
-        let rate = |speed: f64| format!("{} GB/s", digits(speed / 1e9));
         let mut line = format!("machine: {} of memory", size(self.ram_bytes));
-        line.extend(self.free_bytes.map(|free| format!(", {} of it free", size(free))));
-        line.extend(self.memory_bytes_per_second.map(|speed| format!(", read at {}", rate(speed))));
+        if let Some(free) = self.free_bytes {
+            line += &format!(", {} of it free", size(free));
+        }
+        if let Some(speed) = self.memory_bytes_per_second {
+            line += &format!(", read at {} GB/s", digits(speed / 1e9));
+        }
         let which = match self.is_disk_limited {
             true => " (as --max-disk-rate says)",
             false if self.is_of_the_program => " (of this program)",
             false => "",
         };
-        line.extend(self.disk_bytes_per_second.map(|at| format!("; disk {}{which}", rate(at))));
-        line.extend(self.threads.map(|threads| format!("; {threads} threads")));
-        line.extend(self.others_share.filter(|share| *share >= BUSY).map(|share| {
+        if let Some(speed) = self.disk_bytes_per_second {
+            line += &format!("; disk {} GB/s{which}", digits(speed / 1e9));
+        }
+        if let Some(threads) = self.threads {
+            line += &format!("; {threads} threads");
+        }
+        if let Some(share) = self.others_share
+            && share >= BUSY
+        {
             let percent = 100.0 * share;
-            format!("\nothers had {percent:.0} % of the processors meanwhile: speeds are higher on a quiet machine")
-        }));
+            line += &format!(
+                "\nothers had {percent:.0} % of the processors meanwhile: speeds are higher on a quiet machine"
+            );
+        }
         line
     }
 }
@@ -253,30 +271,41 @@ pub(crate) fn about(bytes: u64) -> String {
 /// The speed of the disk where models are: of a file of the newest, or of this program, whose disk it
 /// may be. True if it is not known to be.
 fn disk_of_models(reader: ReaderKind) -> (Option<f64>, bool) {
-    let files = newest().into_iter().filter_map(|here| largest_file(&here.path?));
-    let known =
-        files.filter(|(_, len)| *len >= PROBED).find_map(|(file, _)| speed_of_file(&file, reader));
-    if known.is_some() {
-        return (known, false);
+    for here in newest() {
+        if let Some((file, len)) = here.path.and_then(|path| largest_file(&path))
+            && len >= PROBED
+            && let Some(speed) = speed_of_file(&file, reader)
+        {
+            return (Some(speed), false);
+        }
     }
     let Ok(program) = std::env::current_exe() else { return (None, false) };
-    let device = |path: &Path| {
-        let existing = path.ancestors().find(|path| path.exists())?;
-        Some(FileIdentity::at(existing).ok()?.device)
-    };
     let models = Library::of_process().and_then(|library| device(library.dir()));
     let is_elsewhere = models.is_none() || models != device(&program);
     (speed_of_file(&program, reader), is_elsewhere)
 }
 
+/// The device of a path, or of its nearest parent that exists.
+fn device(path: &Path) -> Option<u64> {
+    let existing = path.ancestors().find(|path| path.exists())?;
+    Some(FileIdentity::at(existing).ok()?.device)
+}
+
 /// The largest file of a directory, or the file itself.
 fn largest_file(path: &Path) -> Option<(PathBuf, u64)> {
-    let entries = path.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
-    let sized = |file: PathBuf| {
-        let about = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
-        Some((file, about.len()))
-    };
-    entries.chain([path.to_owned()]).filter_map(sized).max_by_key(|(_, len)| *len)
+    let entries = path.read_dir().into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    files.push(path.to_owned());
+    let mut largest = None;
+    for file in files {
+        if let Ok(about) = file.metadata()
+            && about.is_file()
+            && largest.as_ref().is_none_or(|(_, len)| about.len() >= *len)
+        {
+            largest = Some((file, about.len()));
+        }
+    }
+    largest
 }
 
 fn speed_of_file(path: &Path, reader: ReaderKind) -> Option<f64> {

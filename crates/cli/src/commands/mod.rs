@@ -51,20 +51,20 @@ use sws_model::ModelSpec;
 use crate::far;
 use crate::terminal::{note, show as print};
 
-fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+fn print_json(value: &(impl serde::Serialize + ?Sized)) -> anyhow::Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
 /// Prints a report, as JSON or as text.
-fn print_report(
+fn print_report<R: serde::Serialize + ?Sized>(
     json: bool,
-    report: &impl serde::Serialize,
-    text: impl FnOnce() -> String,
+    report: &R,
+    text: fn(&R) -> String,
 ) -> anyhow::Result<ExitCode> {
     if json {
         print_json(report)?
     } else {
-        print(&text())?
+        print(&text(report))?
     }
     Ok(ExitCode::SUCCESS)
 }

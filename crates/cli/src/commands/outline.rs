@@ -68,7 +68,7 @@ pub(crate) fn print(
     json: bool,
 ) -> anyhow::Result<ExitCode> {
     let report = OutlineReport::of(outline, named, options, asked)?;
-    print_report(json, &report, || report.text())
+    print_report(json, &report, OutlineReport::text)
 }
 
 /// The fields of the JSON.
@@ -151,7 +151,9 @@ impl OutlineReport {
             hub,
             budgets,
         };
-        if let (Some(args), Some(spec)) = (why, outline.spec()) {
+        if let Some(args) = why
+            && let Some(spec) = outline.spec()
+        {
             report.why = report.reasons(args, spec, outline, options)?;
         }
         Ok(report)
@@ -197,8 +199,13 @@ impl OutlineReport {
 
     fn text(&self) -> String {
         let mut text = self.answer() + &self.summary() + "\n";
-        text.extend(self.hub.iter().map(Remote::line));
-        text.extend(self.machine.iter().map(|machine| machine.line() + "\n"));
+        if let Some(hub) = &self.hub {
+            text += &hub.line();
+        }
+        if let Some(machine) = &self.machine {
+            text += &machine.line();
+            text += "\n";
+        }
         if let Some(reason) = &self.reason {
             text += &format!("not supported yet: {reason}\n");
         }
@@ -208,11 +215,14 @@ impl OutlineReport {
             }
             return wrapped(&text);
         }
-        if let (Some(position), Some(fixed)) = (self.kv_bytes_per_position, self.kv_fixed_bytes) {
+        if let Some(position) = self.kv_bytes_per_position
+            && let Some(fixed) = self.kv_fixed_bytes
+        {
             text += &sequence(SequenceBytes { position, fixed });
         }
         if let Some(row) = self.formats.first()
-            && let (Some(bytes), Some(each)) = (row.table_bytes, row.table_row_bytes)
+            && let Some(bytes) = row.table_bytes
+            && let Some(each) = row.table_row_bytes
         {
             text += &layer_tables([bytes, each]);
         }
@@ -227,26 +237,27 @@ impl OutlineReport {
         let mut text = wrapped(&text);
         text += &formats::table(&self.formats, &self.budgets, paced);
         if let Some(hub) = &self.hub {
-            let names = |fits| {
-                let rows = self.formats.iter().filter(move |row| hub.fits(row.bytes) == fits);
-                rows.map(|row| row.format.as_str()).collect::<Vec<_>>()
-            };
-            let none = names(false);
-            let some = names(true);
-            if !none.is_empty() {
+            let mut fitting = Vec::new();
+            let mut too_large = Vec::new();
+            for row in &self.formats {
+                match hub.fits(row.bytes) {
+                    true => fitting.push(row.format.as_str()),
+                    false => too_large.push(row.format.as_str()),
+                }
+            }
+            if !too_large.is_empty() {
                 text += &wrapped(&format!(
                     "no room on this disk for shards, with two files beside them: {}\n",
-                    none.join(", ")
+                    too_large.join(", ")
                 ));
             }
             text += &format!("\n{}", estimates(&self.hits()));
-            // Of quantised models only what is not quantised has a choice.
-            let made = |name: &&str| name.rsplit(' ').next().unwrap_or(name).to_owned();
             let best = self.best().filter(|row| hub.fits(row.bytes));
-            text += &match (best, some.last().map(made)) {
+            text += &match (best, fitting.last()) {
                 (Some(row), _) if self.named || row.plain == DEFAULT => hub.next(None),
                 (Some(row), _) => hub.next(Some(row.plain.name())),
-                (None, Some(form)) => hub.next(Some(&form)),
+                // Of quantised models only what is not quantised has a choice.
+                (None, Some(format)) => hub.next(format.rsplit(' ').next()),
                 (None, None) => hub.next_disk(),
             };
             return text;
@@ -256,7 +267,6 @@ impl OutlineReport {
 
     /// The hit rates of the estimates.
     fn hits(&self) -> HitCurve {
-        let number = |n: Option<u64>| n.map_or(0, |n| n.try_into().unwrap_or(usize::MAX));
         HitCurve::general(HistoryShape {
             layers: number(self.layers),
             experts: number(self.experts),
@@ -302,25 +312,37 @@ impl OutlineReport {
         let model_type = self.model_type.as_deref().unwrap_or("unknown model type");
         let model_type: String = model_type.escape_debug().take(100).collect();
         let mut parts = Vec::new();
-        parts.extend(self.layers.map(|layers| count(layers, "layer")));
-        parts.extend(self.hidden.map(|hidden| format!("hidden state of {hidden}")));
-        parts.extend(self.experts.map(|experts| {
-            let chosen = self.experts_per_token.map_or(String::new(), |k| format!(", {k} a token"));
-            let width = self.expert_width.map_or(String::new(), |width| format!(", width {width}"));
-            format!(
-                "{} a layer ({})",
-                count(experts, "expert"),
-                (chosen + &width).trim_start_matches(", ")
-            )
-        }));
-        if let (Some(all), Some(active)) = (self.parameters, self.parameters_per_token) {
+        if let Some(layers) = self.layers {
+            parts.push(count(layers, "layer"));
+        }
+        if let Some(hidden) = self.hidden {
+            parts.push(format!("hidden state of {hidden}"));
+        }
+        if let Some(experts) = self.experts {
+            let mut details = Vec::new();
+            if let Some(chosen) = self.experts_per_token {
+                details.push(format!("{chosen} a token"));
+            }
+            if let Some(width) = self.expert_width {
+                details.push(format!("width {width}"));
+            }
+            parts.push(format!("{} a layer ({})", count(experts, "expert"), details.join(", ")));
+        }
+        if let Some(all) = self.parameters
+            && let Some(active) = self.parameters_per_token
+        {
             parts.push(format!("{} parameters, {} a token", billions(all), billions(active)));
         }
-        parts.extend(self.quantised.as_ref().map(|method| {
-            format!("published in {}", method.escape_debug().take(100).collect::<String>())
-        }));
+        if let Some(method) = &self.quantised {
+            let method: String = method.escape_debug().take(100).collect();
+            parts.push(format!("published in {method}"));
+        }
         format!("{model_type}: {}", parts.join("; "))
     }
+}
+
+fn number(count: Option<u64>) -> usize {
+    usize::try_from(count.unwrap_or(0)).unwrap_or(usize::MAX)
 }
 
 /// A line about the memory of a sequence.

@@ -14,7 +14,7 @@ use sws::{
     TextCodec, Threads,
 };
 use sws_engine::{MemoryUse, PerToken, Plan, PlanOptions, Planner, RamBudget};
-use sws_format::{Dtype, Manifest, PieceKind, Tensor};
+use sws_format::{Dtype, Manifest, PieceKind};
 use sws_kernels::{Activations, Encoding};
 use sws_model::Inventory;
 use sws_store::{PieceLayout, Read};
@@ -336,10 +336,15 @@ fn formats_of(model: &Model) -> Option<(Outline, Vec<Format>)> {
 
 /// True if most bytes of the weights are floats of another type than bf16.
 fn is_in_other_floats(manifest: &Manifest) -> bool {
-    let tensors = || manifest.pieces.iter().flat_map(|piece| &piece.tensors);
-    let others = tensors().filter(|tensor| matches!(tensor.dtype, Dtype::F16 | Dtype::F32));
-    let sum = |bytes: u64, tensor: &Tensor| bytes.saturating_add(tensor.stored_bytes());
-    others.fold(0, sum) > tensors().fold(0, sum) / 2
+    let mut all: u64 = 0;
+    let mut others: u64 = 0;
+    for tensor in manifest.pieces.iter().flat_map(|piece| &piece.tensors) {
+        all = all.saturating_add(tensor.stored_bytes());
+        if matches!(tensor.dtype, Dtype::F16 | Dtype::F32) {
+            others = others.saturating_add(tensor.stored_bytes());
+        }
+    }
+    others > all / 2
 }
 
 /// The most reads that the first expert of a layer takes; none without experts.
@@ -404,18 +409,18 @@ fn text(
         size(planner.minimum()),
         machine.line(),
     );
-    let cells = |row: &PlanRow| {
-        vec![
+    let mut cells = Vec::new();
+    for row in rows {
+        cells.push(vec![
             size(row.budget),
             row.context.to_string(),
             row.hit_rate.map_or("-".to_owned(), |rate| format!("{:.0} %", 100.0 * rate)),
             about(row.read_bytes_per_token),
             row.tokens_per_second.map_or("-".to_owned(), digits),
             if row.budget == asked { "this plan".to_owned() } else { String::new() },
-        ]
-    };
-    let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
+        ]);
+    }
     text = wrapped(&text);
-    text += &table(&["--ram", "context", "hits", "read/token", "tok/s", "<"], &rows);
+    text += &table(&["--ram", "context", "hits", "read/token", "tok/s", "<"], &cells);
     text + "\n"
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use serde::Serialize;
 use sws::{End, Generated, Model, NEW_TOKENS, Needs, TextCodec};
 use sws_engine::{Metrics, PlanError, peak_memory};
@@ -64,12 +64,15 @@ pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
     let needs =
         Needs { positions, texts, heap: texts as u64 * structure.heap(), ..Needs::default() };
     let loader = loader.needs(needs).text(text).threads(&threads);
-    let mut running = model::load(loader, &interrupt).map_err(|e| match e.downcast_ref() {
-        Some(sws::Error::Model { cause, .. }) if texts > 1 && cause.is::<PlanError>() => {
-            anyhow!("{e}; --parallel {texts} is for so many texts at a time, and fewer need less")
-        }
-        _ => e,
-    })?;
+    let mut running = match model::load(loader, &interrupt) {
+        Ok(running) => running,
+        Err(e) => match e.downcast_ref() {
+            Some(sws::Error::Model { cause, .. }) if texts > 1 && cause.is::<PlanError>() => {
+                bail!("{e}; --parallel {texts} is for so many texts at a time, and fewer need less")
+            }
+            _ => return Err(e),
+        },
+    };
 
     let gauge = running.gauge();
     let live = RefCell::new(Live::new(gauge.clone(), false));
@@ -152,6 +155,13 @@ pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
     }))
 }
 
+/// The tokens of a prompt that the model can continue.
+fn tokens_of(prompt: &str, model: &Model, text: &TextCodec) -> anyhow::Result<Vec<u32>> {
+    let tokens = text.encode_first(model, prompt)?;
+    model.check(&tokens)?;
+    Ok(tokens)
+}
+
 /// The numbers of the lines, from 1, that are not blank, with their tokens.
 fn prompts(
     args: &args::Run,
@@ -170,13 +180,14 @@ fn prompts(
         _ => read_file(path, "name a file with a prompt a line")?,
     };
     let mut prompts = Vec::new();
-    for (line, prompt) in (1..).zip(given.lines()).filter(|(_, line)| !line.trim().is_empty()) {
-        let tokens = text
-            .encode_first(model, prompt)
-            .map_err(anyhow::Error::from)
-            .and_then(|tokens| model.check(&tokens).map(|()| tokens).map_err(Into::into))
-            .map_err(|e| anyhow!("line {line} of `{}`: {e}", path.display()))?;
-        prompts.push((line, tokens));
+    for (line, prompt) in (1..).zip(given.lines()) {
+        if prompt.trim().is_empty() {
+            continue;
+        }
+        match tokens_of(prompt, model, text) {
+            Ok(tokens) => prompts.push((line, tokens)),
+            Err(e) => bail!("line {line} of `{}`: {e}", path.display()),
+        }
     }
     if prompts.is_empty() {
         bail!("`{}` has no prompts; write one on each line", path.display());

@@ -215,15 +215,20 @@ impl<'a> Pull<'a> {
     fn finished(&self) -> Option<PathBuf> {
         let args = self.args;
         let stored = args.form == Some(PullForm::Stored) || self.gguf_tag().is_some();
-        let out = self.out().ok().filter(|_| !stored && !args.keep)?;
+        let out = self.out().ok()?;
+        if stored || args.keep {
+            return None;
+        }
         // A directory that was typed may have any shards; the library knows which.
         let recorded = self.library.as_ref()?.path(self.id, &self.form()).canonicalize().ok()?;
         let is_ours = out.canonicalize().is_ok_and(|out| out == recorded);
         let is_complete = out.join(MANIFEST_FILE).is_file();
         // An empty directory is left where the removal of the last one was interrupted.
         let begun = staging(&out);
-        let is_over = || !begun.exists() || std::fs::remove_dir(&begun).is_ok();
-        (is_ours && is_complete && is_over()).then_some(out)
+        if !is_ours || !is_complete || begun.exists() && std::fs::remove_dir(&begun).is_err() {
+            return None;
+        }
+        Some(out)
     }
 
     /// The form of the shards in the library.
@@ -236,18 +241,26 @@ impl<'a> Pull<'a> {
         self.name.tag.as_deref().filter(|tag| encoding(tag).is_err())
     }
 
+    /// The checkpoint or the GGUF file that is meant in a snapshot.
+    fn within(&self, snapshot: PathBuf) -> Option<PathBuf> {
+        let tag = self.gguf_tag();
+        if tag.is_none() && snapshot.join("config.json").exists() {
+            return Some(snapshot);
+        }
+        let names = snapshot_files(&snapshot);
+        let files = choose_gguf(names.iter().map(String::as_str), tag).ok()?;
+        let first = files.first()?;
+        if is_whole(&files) { Some(snapshot.join(first)) } else { None }
+    }
+
     /// Shards what the cache has.
     fn offline(&self) -> anyhow::Result<Obtained> {
         let revision = Some(self.revision).filter(|&revision| revision != MAIN);
         let snapshot = self.cached.as_ref().and_then(|cached| cached.snapshot(revision));
-        let found = snapshot.and_then(|dir| match self.gguf_tag() {
-            None if dir.join("config.json").exists() => Some(dir),
-            tag => {
-                let names = snapshot_files(&dir);
-                let files = choose_gguf(names.iter().map(String::as_str), tag).ok()?;
-                Some(dir.join(files.first().filter(|_| is_whole(&files))?))
-            }
-        });
+        let found = match snapshot {
+            Some(dir) => self.within(dir),
+            None => None,
+        };
         let Some(path) = found else {
             return Err(HubError::Offline { id: self.id.clone() }.into());
         };
@@ -294,20 +307,24 @@ impl<'a> Pull<'a> {
         // With shards to make, --out is their directory.
         let stored = !matches!(self.args.form, Some(PullForm::Shards(_))) && !self.args.keep;
         let out = self.args.out.as_deref().filter(|_| stored);
-        let place = |file: &HubFile| match (out, &self.cached) {
-            (Some(dir), _) => dir.join(file.last_name()),
-            (None, Some(cached)) => cached.blob(&file.etag),
-            (None, None) => PathBuf::new(),
-        };
         let dir = match (out, &self.cached) {
             (Some(dir), _) => dir,
             (None, Some(cached)) => cached.dir(),
             (None, None) => return Err(HubError::NoCache.into()),
         };
-        let there = |file: &HubFile| present(&place(file), file.len);
-        check_space(dir, files.iter().map(|file| file.len - there(file)).sum())?;
+        let mut missing = 0;
+        let mut total = 0;
+        for file in &files {
+            let place = match (out, &self.cached) {
+                (Some(dir), _) => dir.join(file.last_name()),
+                (None, Some(cached)) => cached.blob(&file.etag),
+                (None, None) => PathBuf::new(),
+            };
+            missing += file.len - present(&place, file.len);
+            total += file.len;
+        }
+        check_space(dir, missing)?;
 
-        let total = files.iter().map(|file| file.len).sum();
         let watch = Downloaded::new("downloading", total);
         let parallel = self.args.files.into();
         let job = DownloadJob { client, listing, files: &files, parallel, watch: &watch };
@@ -324,7 +341,7 @@ impl<'a> Pull<'a> {
         };
         Ok(match &selection.weights {
             WeightFiles::Gguf(files) => match (out, files.first()) {
-                (Some(_), Some(file)) => place(file),
+                (Some(dir), Some(file)) => dir.join(file.last_name()),
                 (None, Some(file)) => root.join(&file.name),
                 (_, None) => root,
             },
@@ -355,7 +372,9 @@ impl<'a> Pull<'a> {
         let done = resume(checkpoint, &*naming, out, &options, &|p| kept.show(p), progress);
         kept.finish();
         let done = done?;
-        if let (Some(_), Some(library)) = (&self.args.out, &self.library) {
+        if self.args.out.is_some()
+            && let Some(library) = &self.library
+        {
             // The shards are there, and can be used by their path.
             if let Err(error) = library.record(self.id, &self.form(), out) {
                 note!("sws: `{}` will not find these shards: {error}", self.id);

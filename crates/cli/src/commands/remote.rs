@@ -92,8 +92,10 @@ impl Remote {
 
     /// The command that downloads it, in a format that is not the default one where only that fits.
     pub(crate) fn next(&self, form: Option<&str>) -> String {
-        let form = form.map_or(String::new(), |form| format!(" --as {form}"));
-        format!("next: sws pull {}{form}\n", self.model)
+        match form {
+            Some(form) => format!("next: sws pull {} --as {form}\n", self.model),
+            None => format!("next: sws pull {}\n", self.model),
+        }
     }
 }
 
@@ -129,7 +131,7 @@ pub(crate) fn asking(id: &ModelId) {
 pub(crate) fn at_a_time(files: impl Iterator<Item = u64>) -> u64 {
     let mut files: Vec<u64> = files.collect();
     files.sort_unstable();
-    files.iter().rev().take(2).fold(0, |sum, len| sum.saturating_add(*len))
+    files.iter().rev().take(2).copied().fold(0, u64::saturating_add)
 }
 
 /// Lists the files of a model that is not on this machine, as `missing` says of it. What was typed may
@@ -139,16 +141,17 @@ pub(crate) fn list(client: &Client, missing: &sws::Error) -> anyhow::Result<Opti
     let sws::Error::NotHere { name, path, .. } = missing else { return Ok(None) };
     asking(&name.id);
     let revision = name.revision.as_deref().unwrap_or("main");
-    client.list_once(&name.id, revision).map(Some).map_err(|error| match error {
-        HubError::Connection { reason, .. } => {
-            anyhow::anyhow!("{missing} (the hub cannot be reached: {reason})")
+    match client.list_once(&name.id, revision) {
+        Ok(listing) => Ok(Some(listing)),
+        Err(HubError::Connection { reason, .. }) => {
+            anyhow::bail!("{missing} (the hub cannot be reached: {reason})")
         }
-        HubError::NoModel { page, .. } => anyhow::anyhow!(
+        Err(HubError::NoModel { page, .. }) => anyhow::bail!(
             "`{}` is neither a path nor a model on this machine, and the hub has none of that name that you may see; check the path, or the name at {page}, or set HF_TOKEN if it is private",
             path.display()
         ),
-        error => error.into(),
-    })
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Asks the hub about a model that is not on this machine, as `missing` says of it. `None` if the

@@ -62,10 +62,12 @@ pub(crate) fn run(args: &args::ReplayArgs) -> anyhow::Result<ExitCode> {
         let all = (trace.shape().layers * trace.shape().experts) as f64;
         args.slots.iter().map(|&n| (100.0 * f64::from(n) / all, n as usize)).collect()
     };
-    let runs: Vec<(f64, usize, ReplayPolicy)> = slots
-        .iter()
-        .flat_map(|&(percent, slots)| policies.iter().map(move |&policy| (percent, slots, policy)))
-        .collect();
+    let mut runs: Vec<(f64, usize, ReplayPolicy)> = Vec::new();
+    for &(percent, slots) in &slots {
+        for &policy in &policies {
+            runs.push((percent, slots, policy));
+        }
+    }
     if runs.len() > MAX_RUNS {
         bail!(
             "{} budgets and policies are too many for one command; name at most {MAX_RUNS}",
@@ -106,23 +108,25 @@ pub(crate) fn run(args: &args::ReplayArgs) -> anyhow::Result<ExitCode> {
     }
 
     let report = ReplayReport::new(&trace, args, &runs, &outcomes);
-    print_report(args.json, &report, || report.text())
+    print_report(args.json, &report, ReplayReport::text)
 }
 
 /// The cache of the page: the default policy if it is among those, or else the first that looks only
 /// back.
 fn simulated(policies: &[ReplayPolicy], slots: &[(f64, usize)]) -> Option<Simulated> {
-    let mut policies: Vec<PolicyKind> = policies
-        .iter()
-        .filter_map(|policy| match policy {
-            ReplayPolicy::Engine(kind) => Some(*kind),
-            ReplayPolicy::Corrected | ReplayPolicy::Learning => Some(PolicyKind::default()),
-            _ => None,
-        })
-        .collect();
-    policies.sort_by_key(|policy| *policy != PolicyKind::default());
-    let (&policy, &(_, slots)) = (policies.first()?, slots.first()?);
-    Some(Simulated { policy, slots })
+    let mut found = None;
+    for policy in policies {
+        let kind = match policy {
+            ReplayPolicy::Engine(kind) => *kind,
+            ReplayPolicy::Corrected | ReplayPolicy::Learning => PolicyKind::default(),
+            _ => continue,
+        };
+        if found.is_none() || kind == PolicyKind::default() {
+            found = Some(kind);
+        }
+    }
+    let &(_, slots) = slots.first()?;
+    Some(Simulated { policy: found?, slots })
 }
 
 /// A trace, and its file as far as it may be needed.
@@ -132,15 +136,24 @@ struct TraceInput {
     bytes: Vec<u8>,
 }
 
+impl TraceInput {
+    /// True if the file has states of this length.
+    fn has_states_of(&self, hidden: usize) -> bool {
+        let found = RouterStates::read(&self.bytes, &self.trace);
+        matches!(found, Ok(Some(found)) if found.hidden() == hidden)
+    }
+}
+
 /// Reads traces. With `states`, the states in their files stay in memory.
 fn files(paths: &[PathBuf], states: bool) -> anyhow::Result<Vec<TraceInput>> {
-    let file = |path: &PathBuf| {
+    let mut files = Vec::with_capacity(paths.len());
+    for path in paths {
         let bytes = read(path)?;
         let trace = Trace::read(&bytes).map_err(|e| anyhow!("`{}` {e}", path.display()))?;
         let bytes = if states { bytes } else { Vec::new() };
-        Ok(TraceInput { path: path.clone(), trace, bytes })
-    };
-    paths.iter().map(file).collect()
+        files.push(TraceInput { path: path.clone(), trace, bytes });
+    }
+    Ok(files)
 }
 
 /// All traces, one after another.
@@ -158,11 +171,12 @@ fn states(files: &[TraceInput]) -> anyhow::Result<ReplayStates<'_>> {
     let mut all = ReplayStates::default();
     let mut first = 0;
     for TraceInput { path, trace, bytes } in files {
-        let found = RouterStates::read(bytes, trace);
-        let found = found.map_err(|e| anyhow!("`{}` {e}", path.display()))?;
-        match found {
-            Some(found) if [0, found.hidden()].contains(&all.hidden()) => all.push(first, found),
-            _ => return Ok(ReplayStates::default()),
+        match RouterStates::read(bytes, trace) {
+            Ok(Some(found)) if [0, found.hidden()].contains(&all.hidden()) => {
+                all.push(first, found);
+            }
+            Ok(_) => return Ok(ReplayStates::default()),
+            Err(e) => bail!("`{}` {e}", path.display()),
         }
         first += trace.token_count();
     }
@@ -178,18 +192,16 @@ fn recalled(
     let saved = open(path)?;
     let name = path.display();
     let shape = files[0].trace.shape();
-    let correction = Correction::recall(&saved, shape).map_err(|e| {
-        anyhow!("`{name}` {e} of `{}`; train one for that model", files[0].path.display())
-    })?;
-    let correction = correction
-        .ok_or_else(|| anyhow!("`{name}` has no correction; make one with `sws draft train`"))?;
+    let correction = match Correction::recall(&saved, shape) {
+        Ok(Some(correction)) => correction,
+        Ok(None) => bail!("`{name}` has no correction; make one with `sws draft train`"),
+        Err(e) => {
+            bail!("`{name}` {e} of `{}`; train one for that model", files[0].path.display())
+        }
+    };
     let hidden = correction.hidden();
     if ![0, states.hidden()].contains(&hidden) {
-        let sees = |file: &&TraceInput| {
-            let found = RouterStates::read(&file.bytes, &file.trace);
-            matches!(found, Ok(Some(found)) if found.hidden() == hidden)
-        };
-        let blind = files.iter().find(|file| !sees(file)).unwrap_or(&files[0]);
+        let blind = files.iter().find(|file| !file.has_states_of(hidden)).unwrap_or(&files[0]);
         bail!(
             "`{}` has no states that the correction looks at; record them with `sws run --record-hidden`",
             blind.path.display()
@@ -200,11 +212,10 @@ fn recalled(
 
 /// The tensors in the file of a correction.
 fn open(path: &Path) -> anyhow::Result<SavedTensors> {
-    let found = SavedTensors::of_any_model(&read(path)?);
-    let (_, saved) = found.map_err(|e| {
-        anyhow!("`{}` {e}; make a correction with `sws draft train`", path.display())
-    })?;
-    Ok(saved)
+    match SavedTensors::of_any_model(&read(path)?) {
+        Ok((_, saved)) => Ok(saved),
+        Err(e) => bail!("`{}` {e}; make a correction with `sws draft train`", path.display()),
+    }
 }
 
 /// Learns a correction from some sequences of a trace.
@@ -224,9 +235,10 @@ fn learn(
         },
     )?;
     meter.finish();
-    fitted
-        .map(|fitted| fitted.correction)
-        .ok_or_else(|| anyhow!("nothing was learned; name a longer trace"))
+    match fitted {
+        Some(fitted) => Ok(fitted.correction),
+        None => bail!("nothing was learned; name a longer trace"),
+    }
 }
 
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {

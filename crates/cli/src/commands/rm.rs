@@ -23,19 +23,18 @@ pub(crate) fn run(args: &args::Rm) -> anyhow::Result<ExitCode> {
     let name = args.model.as_ref().expect("asked for by the parser");
     let tag = name.tag.as_deref();
     let revision = name.revision.as_deref();
-    let wanted = |shards: &LibraryShards| match (tag, revision) {
-        (None, None) => true,
-        _ => shards.is(tag, revision),
-    };
+    let is_all = tag.is_none() && revision.is_none();
     let library = Library::of_process();
     if tag == Some(CHECKPOINT) {
         return remove_checkpoint(args, name);
     }
     let mut shards = library.map_or(Vec::new(), |library| library.of(&name.id));
-    shards.retain(wanted);
-    let cached = HubCache::of_process().map(|cache| cache.model(&name.id));
-    let cached = cached.filter(|model| model.dir().is_dir());
-    if let (true, Some(tag), Some(model)) = (shards.is_empty(), &name.tag, &cached) {
+    shards.retain(|shards| is_all || shards.is(tag, revision));
+    let cached = in_cache(name);
+    if shards.is_empty()
+        && let Some(tag) = tag
+        && let Some(model) = &cached
+    {
         return remove_gguf(args, name, model, tag);
     }
     if revision.is_some() && shards.is_empty() {
@@ -45,11 +44,31 @@ pub(crate) fn run(args: &args::Rm) -> anyhow::Result<ExitCode> {
             name.revision.as_deref().unwrap_or_default()
         );
     }
-    let cached = cached.filter(|_| tag.is_none() && revision.is_none());
+    let cached = if is_all { cached } else { None };
     if shards.is_empty() && cached.is_none() {
         return Err(unknown(name));
     }
     remove_all(args, &shards, cached.as_ref())
+}
+
+/// The model's directory in the cache, if it is there.
+fn in_cache(name: &ModelName) -> Option<CachedModel> {
+    let model = HubCache::of_process()?.model(&name.id);
+    if model.dir().is_dir() { Some(model) } else { None }
+}
+
+/// Places of shards, and of what the cache has of a model.
+fn places<'a>(shards: &'a [LibraryShards], cached: Option<&'a CachedModel>) -> Vec<&'a Path> {
+    let mut places: Vec<&Path> = shards.iter().map(|shards| shards.path.as_path()).collect();
+    places.extend(cached.map(CachedModel::dir));
+    places
+}
+
+/// Paths in a sentence.
+fn named(paths: &[impl AsRef<Path>]) -> String {
+    let names: Vec<String> =
+        paths.iter().map(|path| format!("`{}`", path.as_ref().display())).collect();
+    names.join(" and ")
 }
 
 /// Removes shards, and what the cache has of a model.
@@ -58,21 +77,24 @@ fn remove_all(
     shards: &[LibraryShards],
     cached: Option<&CachedModel>,
 ) -> anyhow::Result<ExitCode> {
-    let paths = shards.iter().map(|shards| shards.path.as_path());
-    let paths: Vec<_> = paths.chain(cached.iter().map(|model| model.dir())).collect();
-    let paths: Vec<String> = paths.iter().map(|path| format!("`{}`", path.display())).collect();
-    let freed = |shards: &LibraryShards| if shards.path.is_symlink() { 0 } else { shards.size() };
-    let cached_size = |model: &CachedModel| if model.dir().is_symlink() { 0 } else { model.size() };
-    let bytes: u64 = shards.iter().map(freed).chain(cached.into_iter().map(cached_size)).sum();
-    let links = shards.iter().map(|shards| shards.path.as_path());
-    let stays = stays(links.chain(cached.iter().map(|model| model.dir())));
-    let question = format!("remove {}, {}{stays}? [y/N] ", paths.join(" and "), size(bytes));
+    let places = places(shards, cached);
+    let names = named(&places);
+    let mut bytes: u64 = 0;
+    for shards in shards.iter().filter(|shards| !shards.path.is_symlink()) {
+        bytes += shards.size();
+    }
+    if let Some(model) = cached
+        && !model.dir().is_symlink()
+    {
+        bytes += model.size();
+    }
+    let stays = stays(&places);
+    let question = format!("remove {names}, {}{stays}? [y/N] ", size(bytes));
     if !args.yes && !asked(&question)? {
         return Ok(ExitCode::SUCCESS);
     }
     // Found by the places of the models, while these are there.
-    let places = shards.iter().map(|shards| shards.path.as_path());
-    let texts = kv::of(places.chain(cached.iter().map(|model| model.dir())));
+    let texts = kv::of(places.into_iter());
     let removed = kv::remove(&texts)?;
     for shards in shards {
         shards.remove()?;
@@ -80,7 +102,7 @@ fn remove_all(
     if let Some(cached) = cached {
         cached.remove()?;
     }
-    print(&format!("removed {}, {}{stays}\n", paths.join(" and "), size(bytes)))?;
+    print(&format!("removed {names}, {}{stays}\n", size(bytes)))?;
     told_of_texts(&texts, removed)
 }
 
@@ -90,8 +112,7 @@ fn remove_texts(args: &args::Rm) -> anyhow::Result<ExitCode> {
         Some(name) => {
             let shards = Library::of_process().map_or(Vec::new(), |library| library.of(&name.id));
             let cached = HubCache::of_process().map(|cache| cache.model(&name.id));
-            let places = shards.iter().map(|shards| shards.path.as_path());
-            kv::of(places.chain(cached.iter().map(|model| model.dir())))
+            kv::of(places(&shards, cached.as_ref()).into_iter())
         }
         None => kv::all(),
     };
@@ -99,9 +120,7 @@ fn remove_texts(args: &args::Rm) -> anyhow::Result<ExitCode> {
         print("servers keep no prefixes on disk\n")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let shown = texts.iter().map(|dir| format!("`{}`", dir.display()));
-    let shown = shown.collect::<Vec<_>>().join(" and ");
-    if !args.yes && !asked(&format!("remove prefixes in {shown}? [y/N] "))? {
+    if !args.yes && !asked(&format!("remove prefixes in {}? [y/N] ", named(&texts)))? {
         return Ok(ExitCode::SUCCESS);
     }
     let removed = kv::remove(&texts)?;
@@ -116,13 +135,12 @@ fn told_of_texts(texts: &[PathBuf], removed: u64) -> anyhow::Result<ExitCode> {
 }
 
 /// Words on the directories that stay, of which the paths are links.
-fn stays<'p>(paths: impl Iterator<Item = &'p Path>) -> String {
-    let links = paths.filter(|path| path.is_symlink());
-    let targets = links.filter_map(|link| link.canonicalize().ok());
-    let targets: Vec<String> = targets.map(|dir| format!("`{}`", dir.display())).collect();
+fn stays(paths: &[&Path]) -> String {
+    let links = paths.iter().filter(|path| path.is_symlink());
+    let targets: Vec<PathBuf> = links.filter_map(|link| link.canonicalize().ok()).collect();
     match targets.is_empty() {
         true => String::new(),
-        false => format!("; the files in {} stay, for you to delete", targets.join(" and ")),
+        false => format!("; the files in {} stay, for you to delete", named(&targets)),
     }
 }
 
@@ -132,8 +150,7 @@ fn unknown(name: &ModelName) -> anyhow::Error {
 
 /// Removes the checkpoint in the cache, as `sws list` names it, and leaves shards and other snapshots.
 fn remove_checkpoint(args: &args::Rm, name: &ModelName) -> anyhow::Result<ExitCode> {
-    let cached = HubCache::of_process().map(|cache| cache.model(&name.id));
-    let model = cached.filter(|model| model.dir().is_dir()).ok_or_else(|| unknown(name))?;
+    let Some(model) = in_cache(name) else { return Err(unknown(name)) };
     let Some(dir) = model.snapshot(name.revision.as_deref()) else {
         // The beginning of a download has no snapshot.
         if name.revision.is_some() || !model.snapshots().is_empty() {
@@ -171,16 +188,13 @@ fn remove_gguf(
 ) -> anyhow::Result<ExitCode> {
     let dir = model.snapshot(name.revision.as_deref()).ok_or_else(|| unknown(name))?;
     let files = snapshot_files(&dir);
-    let chosen =
-        choose_gguf(files.iter().map(String::as_str), Some(tag)).map_err(
-            |unclear| match unclear.none {
-                true => unknown(name),
-                false => anyhow!(
-                    "`{name}` may be any of {}; name one of them whole",
-                    some_of(&unclear.models)
-                ),
-            },
-        )?;
+    let chosen = match choose_gguf(files.iter().map(String::as_str), Some(tag)) {
+        Ok(chosen) => chosen,
+        Err(unclear) if unclear.none => return Err(unknown(name)),
+        Err(unclear) => {
+            bail!("`{name}` may be any of {}; name one of them whole", some_of(&unclear.models))
+        }
+    };
     let shown = format!("`{}`", chosen.join("`, `"));
     remove_files(args, name, model, &dir, &chosen, &shown)
 }

@@ -161,7 +161,9 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     // fail for lack of it.
     drop(running);
     watchers.finish(&args, &model, &generation.sampling, &prompt, &made)?;
-    if let (Some(mut file), Some(watcher)) = (report, watcher) {
+    if let Some(mut file) = report
+        && let Some(watcher) = watcher
+    {
         watcher.write_page(&mut file)?;
         file.publish()?;
     }

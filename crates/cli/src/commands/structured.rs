@@ -90,7 +90,7 @@ impl StructuredOutput {
 
 #[cfg(feature = "forms")]
 mod asked {
-    use anyhow::anyhow;
+    use anyhow::{anyhow, bail};
     use sws::{GenerationOptions, Lacking};
     use sws_format::open_named;
     use sws_text::grammar::{Grammar, GrammarVocabulary, MAX_STRUCTURE_BYTES, Structure};
@@ -145,8 +145,10 @@ mod asked {
             return Ok(given.to_owned());
         }
         let name = format!("`{given}`, which {option} names,");
-        let file = open_named(given)
-            .map_err(|error| anyhow!("{name} cannot be read: {error}; name another file"))?;
+        let file = match open_named(given) {
+            Ok(file) => file,
+            Err(error) => bail!("{name} cannot be read: {error}; name another file"),
+        };
         let text = read_text(file, &name)?;
         match text.len() > MAX_STRUCTURE_BYTES {
             true => Err(anyhow!("{name} has more than {MAX_STRUCTURE_BYTES} bytes; shorten it")),

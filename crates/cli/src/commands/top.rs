@@ -35,11 +35,12 @@ enum News {
 pub(crate) fn run(args: &TopArgs) -> anyhow::Result<ExitCode> {
     let (address, key) = parsed(args)?;
     let url = &args.url;
-    let mut body = address.get("/events", &key).map_err(|why| {
-        anyhow!(
+    let mut body = match address.get("/events", &key) {
+        Ok(body) => body,
+        Err(why) => bail!(
             "cannot read events from {url} ({why}); start a server with `sws serve MODEL`, or name another"
-        )
-    })?;
+        ),
+    };
     if !can_draw() {
         bail!("sws top needs a terminal on standard error; read {url}/events instead");
     }

@@ -83,15 +83,14 @@ impl MicroDraftModel {
     pub fn write(&self, fingerprint: &str) -> Vec<u8> {
         let learned = &self.learned;
         let known = &self.known;
-        let floats = |x: &[f32]| -> Vec<u8> { x.iter().flat_map(|x| x.to_le_bytes()).collect() };
-        let shorts = |x: &mut dyn Iterator<Item = u16>| -> Vec<u8> {
-            x.flat_map(u16::to_le_bytes).collect()
-        };
         let tokens = &known.tokens;
-        let ids = tokens.ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-        let pairs = &known.pairs;
-        let seen = shorts(&mut pairs.iter().flat_map(|pairs| pairs.seen.iter().copied()));
-        let followed = pairs.iter().flat_map(|pairs| pairs.followed.iter().copied()).collect();
+        let ids = tokens.ids.iter().copied().flat_map(u32::to_le_bytes).collect();
+        let mut seen = Vec::new();
+        let mut followed = Vec::new();
+        for pairs in &known.pairs {
+            seen.extend(shorts(&pairs.seen));
+            followed.extend_from_slice(&pairs.followed);
+        }
         let mut tensors: Vec<(&str, &str, usize, Vec<u8>)> = vec![
             ("weights", "F32", 4, floats(&learned.weights)),
             ("squares", "F32", 4, floats(&learned.squares)),
@@ -103,12 +102,12 @@ impl MicroDraftModel {
             ("pairs.seen", "U16", 2, seen),
             ("pairs.followed", "U8", 1, followed),
             ("tokens.ids", "U32", 4, ids),
-            ("tokens.seen", "U16", 2, shorts(&mut tokens.seen.iter().copied())),
-            ("tokens.experts", "U16", 2, shorts(&mut tokens.experts.iter().copied())),
+            ("tokens.seen", "U16", 2, shorts(&tokens.seen)),
+            ("tokens.experts", "U16", 2, shorts(&tokens.experts)),
             ("tokens.counts", "U8", 1, tokens.counts.clone()),
         ];
         if learned.alone.contains(&true) {
-            let alone = learned.alone.iter().map(|&alone| u8::from(alone)).collect();
+            let alone = learned.alone.iter().copied().map(u8::from).collect();
             tensors.push((ALONE, "U8", 1, alone));
         }
         let mut facts = facts(&self.shape, fingerprint);
@@ -118,7 +117,9 @@ impl MicroDraftModel {
             (*name, *dtype, vec![bytes.len() / width], bytes.len())
         });
         let mut bytes = Header::write(Some(json!(facts)), entries, 8);
-        tensors.into_iter().for_each(|(_, _, _, data)| bytes.extend(data));
+        for (_, _, _, data) in tensors {
+            bytes.extend(data);
+        }
         bytes
     }
 
@@ -171,7 +172,9 @@ impl MicroDraftModel {
         let chosen = file.floats("chosen", places * 2 * rank * experts)?;
         let up = file.floats("up", places * (DEPTH + 1) * experts * (rank + 1))?;
         if size.rank == rank {
-            (learned.down, learned.chosen, learned.up) = (down, chosen, up);
+            learned.down = down;
+            learned.chosen = chosen;
+            learned.up = up;
         } else {
             // Without its projection, a correction is reduced to its constant.
             learned.up = up.chunks_exact(rank + 1).map(|row| row[rank]).collect();
@@ -217,6 +220,14 @@ impl MicroDraftModel {
     }
 }
 
+fn floats(numbers: &[f32]) -> Vec<u8> {
+    numbers.iter().copied().flat_map(f32::to_le_bytes).collect()
+}
+
+fn shorts(numbers: &[u16]) -> Vec<u8> {
+    numbers.iter().copied().flat_map(u16::to_le_bytes).collect()
+}
+
 /// Opens a file written for the model with this shape and fingerprint. Also returns its size.
 fn open<'a>(
     bytes: &'a [u8],
@@ -231,12 +242,8 @@ fn open<'a>(
     if facts.iter().any(|(name, value)| file.facts.get(*name) != Some(value)) {
         return Err(DraftError::OtherModel);
     }
-    let number = |name: &str, most: usize| {
-        let number = file.facts.get(name).and_then(|value| value.parse::<usize>().ok());
-        number.filter(|&n| n <= most).ok_or(DraftError::Unknown("its metadata are incomplete"))
-    };
-    let rank = number("rank", MAX_RANK)?;
-    let distances = number("distances", DEPTH)?;
+    let rank = file.fact("rank", MAX_RANK)?;
+    let distances = file.fact("distances", DEPTH)?;
     let ids = file.numbers("tokens.ids", Dtype::U32, None, u32::from_le_bytes)?;
     Ok((file, DraftSize { rank, tokens: ids.len(), distances }))
 }
@@ -252,16 +259,29 @@ impl<'a> DraftFile<'a> {
         let short = DraftError::Unknown("it is too short");
         let (first, rest) = bytes.split_first_chunk::<8>().ok_or(short)?;
         let len = Header::json_len(*first, bytes.len() as u64)?;
-        let json = rest.get(..len as usize).filter(|json| json.len() <= MAX_HEADER);
-        let json = json.ok_or(DraftError::Unknown("its header is too long"))?;
+        let json = match rest.get(..len as usize) {
+            Some(json) if json.len() <= MAX_HEADER => json,
+            _ => return Err(DraftError::Unknown("its header is too long")),
+        };
         let header = Header::parse(json, bytes.len() as u64)?;
-        let facts: DraftWithFacts =
-            serde_json::from_slice(json).map_err(|e| DraftError::Header(HeaderError::Json(e)))?;
+        let facts: DraftWithFacts = serde_json::from_slice(json).map_err(HeaderError::Json)?;
         Ok(DraftFile { bytes, header, facts: facts.facts })
     }
 
+    /// A number in the metadata, which is at most `most`.
+    fn fact(&self, name: &str, most: usize) -> Result<usize, DraftError> {
+        match self.facts.get(name).map(|value| value.parse()) {
+            Some(Ok(number)) if number <= most => Ok(number),
+            _ => Err(DraftError::Unknown("its metadata are incomplete")),
+        }
+    }
+
     fn has(&self, name: &str) -> bool {
-        self.header.tensors.iter().any(|tensor| tensor.name == name)
+        self.find(name).is_some()
+    }
+
+    fn find(&self, name: &str) -> Option<&HeaderTensor> {
+        self.header.tensors.iter().find(|tensor| tensor.name == name)
     }
 
     /// Returns the numbers of a tensor, which must be `len` if that is given.
@@ -272,16 +292,14 @@ impl<'a> DraftFile<'a> {
         len: Option<usize>,
         number: impl Fn([u8; N]) -> T,
     ) -> Result<Vec<T>, DraftError> {
-        let fits = |tensor: &&HeaderTensor| {
-            tensor.name == name
-                && tensor.dtype == dtype
-                && len.is_none_or(|len| tensor.len == (len * N) as u64)
-        };
-        let tensor = self.header.tensors.iter().find(fits).ok_or(DraftError::Tensor { name })?;
+        let tensor = self.find(name).ok_or(DraftError::Tensor { name })?;
+        if tensor.dtype != dtype || len.is_some_and(|len| tensor.len != (len * N) as u64) {
+            return Err(DraftError::Tensor { name });
+        }
         // The header's parser has checked that the tensor lies within the file.
         let start = tensor.offset as usize;
         let bytes = self.bytes.get(start..start + tensor.len as usize).unwrap_or_default();
-        Ok(bytes.as_chunks::<N>().0.iter().map(|&x| number(x)).collect())
+        Ok(bytes.as_chunks::<N>().0.iter().copied().map(number).collect())
     }
 
     fn floats(&self, name: &'static str, len: usize) -> Result<Vec<f32>, DraftError> {

@@ -4,7 +4,7 @@ use super::learned::{AHEAD, DEPTH, HISTORY, TOKEN};
 use super::{Adapting, DraftShape, EVEN, Known, MAX_TOKENS, MicroDraftModel};
 use crate::blueprint::{Gates, LayerBlueprint};
 use sws_cache::history::{dot, log_odds, logistic};
-use sws_format::{Pass, Span};
+use sws_format::Pass;
 
 /// The lowest probability at which an expert is selected.
 const NAMED: f32 = 0.05;
@@ -20,11 +20,14 @@ impl MicroDraftModel {
             Adapting::History => tokens.find(token),
         }));
         pass.sequences.clear();
-        let of_span = |span: &Span| std::iter::repeat_n(span.sequence, span.tokens);
-        pass.sequences.extend(running.spans.iter().flat_map(of_span));
+        for span in &running.spans {
+            pass.sequences.extend(std::iter::repeat_n(span.sequence, span.tokens));
+        }
         known.history.begin(running);
         pass.last = None;
-        pass.pending.iter_mut().for_each(|pending| pending.live = false);
+        for pending in &mut pass.pending {
+            pending.live = false;
+        }
         pass.fresh = true;
         if pass.rows.len() > MAX_TOKENS {
             return;
@@ -81,7 +84,8 @@ impl MicroDraftModel {
             said.expert_probs.fill(0.0);
             let slot = (target % (DEPTH + 1)) * (DEPTH + 1) + distance;
             let pending = &mut pass.pending[slot];
-            (pending.live, pending.gate) = (single, gate);
+            pending.live = single;
+            pending.gate = gate;
             let w = learned.weights(target, distance, gate);
             let alone = gate && learned.follows_router(target, distance);
             for token in 0..tokens {
@@ -104,9 +108,10 @@ impl MicroDraftModel {
                 // The latest choice is that of this layer, or of the previous one.
                 let last = if attended { Some(place) } else { place.checked_sub(1) };
                 let last = last.filter(|last| pass.last == Some(*last));
-                let route = last.and_then(|last| {
-                    pass.routes[last % (DEPTH + 1)].chunks_exact(top_k).nth(token)
-                });
+                let route = match last {
+                    Some(last) => pass.routes[last % (DEPTH + 1)].chunks_exact(top_k).nth(token),
+                    None => None,
+                };
                 let route = route.unwrap_or_default();
                 let since = if attended { distance } else { 1 };
                 match last {
@@ -116,7 +121,9 @@ impl MicroDraftModel {
                     }
                     _ => by_pairs.copy_from_slice(&scratch.prior),
                 }
-                by_pairs.iter_mut().for_each(|chance| *chance = log_odds(*chance));
+                for chance in by_pairs.iter_mut() {
+                    *chance = log_odds(*chance);
+                }
 
                 // One projection serves all distances.
                 if first || !single {
@@ -137,7 +144,9 @@ impl MicroDraftModel {
                     p.fill(0.0);
                 }
                 for (feature, weight) in pending.features.chunks_exact(experts).zip(w) {
-                    p.iter_mut().zip(feature).for_each(|(p, x)| *p += weight * x);
+                    for (p, x) in p.iter_mut().zip(feature) {
+                        *p += weight * x;
+                    }
                 }
                 for (p, said) in p.iter_mut().zip(&mut said.expert_probs) {
                     *p = logistic(*p);
@@ -153,21 +162,11 @@ impl MicroDraftModel {
     pub(super) fn judge(&mut self, place: usize, choices: &[u32]) {
         let MicroDraftModel { shape, learned, pass, scratch, .. } = self;
         let experts = shape.experts;
-        let judge = |probabilities: &[f32], errors: &mut Vec<f32>| {
-            errors.clear();
-            errors.extend(probabilities.iter().map(|p| -p));
-            for error in choices.iter().map(|&e| e as usize) {
-                // An expert chosen twice counts once.
-                if let Some(error) = errors.get_mut(error).filter(|error| **error <= 0.0) {
-                    *error += 1.0;
-                }
-            }
-        };
         let errors = &mut scratch.logits;
         for distance in 0..=DEPTH {
             let pending = &mut pass.pending[(place % (DEPTH + 1)) * (DEPTH + 1) + distance];
             if std::mem::take(&mut pending.live) && pending.gate {
-                judge(&pending.probabilities, errors);
+                judge(&pending.probabilities, choices, errors);
                 learned.learn(place, distance, &pending.features, errors);
                 if !learned.follows_router(place, distance) {
                     learned.learn_correction(shape, place, distance, &pending.u, errors);
@@ -181,7 +180,7 @@ impl MicroDraftModel {
             probabilities.clear();
             let both = history.iter().zip(by_token);
             probabilities.extend(both.map(|(h, t)| logistic(w[0] + w[HISTORY] * h + w[TOKEN] * t)));
-            judge(probabilities, errors);
+            judge(probabilities, choices, errors);
             // All pending forecasts of this layer have been judged, so their memory is free.
             let pending = &mut pass.pending[(place % (DEPTH + 1)) * (DEPTH + 1)];
             let features = &mut pending.features;
@@ -190,6 +189,20 @@ impl MicroDraftModel {
             features[HISTORY * experts..][..experts].copy_from_slice(history);
             features[TOKEN * experts..][..experts].copy_from_slice(by_token);
             learned.learn(place, AHEAD, features, errors);
+        }
+    }
+}
+
+/// Writes to `errors` the errors of these probabilities, given the experts that were chosen.
+fn judge(probabilities: &[f32], choices: &[u32], errors: &mut Vec<f32>) {
+    errors.clear();
+    errors.extend(probabilities.iter().map(|p| -p));
+    for &expert in choices {
+        // An expert chosen twice counts once.
+        if let Some(error) = errors.get_mut(expert as usize)
+            && *error <= 0.0
+        {
+            *error += 1.0;
         }
     }
 }
@@ -210,7 +223,9 @@ impl Known {
 pub fn norm(state: &[f32], normed: &mut [f32]) {
     let mean = dot(state, state) / state.len().max(1) as f32;
     let scale = 1.0 / (mean + 1e-6).sqrt();
-    normed.iter_mut().zip(state).for_each(|(y, x)| *y = x * scale);
+    for (y, x) in normed.iter_mut().zip(state) {
+        *y = x * scale;
+    }
 }
 
 /// Writes to `margins` the distance of each logit from the threshold of the top-k selection, in

@@ -236,7 +236,9 @@ impl Learned {
         let rows = self.up[range].chunks_exact_mut(self.rank + 1);
         for (row, error) in rows.zip(errors) {
             let step = scale * error;
-            row.iter_mut().zip(u).for_each(|(x, u)| *x += step * u);
+            for (x, u) in row.iter_mut().zip(u) {
+                *x += step * u;
+            }
         }
     }
 }

@@ -268,9 +268,14 @@ impl MicroDraftModel {
         let confidence = self.confidence;
         let layers = self.entering(layer, hidden, gates).unwrap_or_default();
         let mut blueprint = ReassemblyBlueprint::new(layers, confidence);
-        let every = [PieceKind::Norms, PieceKind::Attention, PieceKind::Router];
-        let near = (layer..=layer + DEPTH).filter(|&l| self.shape.place(l).is_some());
-        let every = near.flat_map(|l| every.map(|kind| PieceId::new(l as u32, kind)));
+        let mut every = Vec::new();
+        for layer in layer..=layer + DEPTH {
+            if self.shape.place(layer).is_some() {
+                for kind in [PieceKind::Norms, PieceKind::Attention, PieceKind::Router] {
+                    every.push(PieceId::new(layer as u32, kind));
+                }
+            }
+        }
         blueprint.high_priority_pieces.splice(0..0, every);
         blueprint
     }
@@ -291,11 +296,14 @@ impl Draft for MicroDraftModel {
     }
 
     fn recall(&mut self, saved: &SavedTensors) -> Result<(), SavedError> {
-        let known = saved.get("draft", Dtype::U8, |_| true).ok().filter(|_| self.size.rank == 0);
-        let Some(bytes) = known else { return Ok(()) };
+        if self.size.rank != 0 {
+            return Ok(());
+        }
+        let Ok(bytes) = saved.get("draft", Dtype::U8, |_| true) else { return Ok(()) };
         let read = MicroDraftModel::of_size(bytes, &self.shape, SAVED, |_, _| Some(self.size));
         let Ok(Some(found)) = read else { return Err(SavedError::Tensor("draft".to_owned())) };
-        (self.learned, self.known) = (found.learned, found.known);
+        self.learned = found.learned;
+        self.known = found.known;
         Ok(())
     }
 
@@ -366,7 +374,9 @@ impl Draft for MicroDraftModel {
             }
             known.steps[place] += 1.0;
             let counts = &mut known.counts[place * shape.experts..][..shape.experts];
-            distinct.iter().for_each(|&expert| counts[expert as usize] += 1.0);
+            for &expert in &*distinct {
+                counts[expert as usize] += 1.0;
+            }
             for distance in 1..=size.distances.min(place) {
                 let from = place - distance;
                 let route = &pass.routes[from % (DEPTH + 1)];
@@ -374,7 +384,9 @@ impl Draft for MicroDraftModel {
                     && let Some(earlier) = route.chunks_exact(top_k).nth(token)
                 {
                     let pairs = &mut known.pairs[from * size.distances + distance - 1];
-                    earlier.iter().for_each(|&expert| pairs.note(expert as usize, distinct));
+                    for &expert in earlier {
+                        pairs.note(expert as usize, distinct);
+                    }
                 }
             }
             if let Some(Some(row)) = pass.rows.get(token) {

@@ -27,15 +27,19 @@ impl DraftSize {
         rank: usize,
         vocab: usize,
     ) -> Option<DraftSize> {
-        let fits = |size: DraftSize| size.bytes(shape) <= bytes;
         let mut size = DraftSize { rank: 0, tokens: 0, distances: 0 };
-        if !fits(size) {
+        if size.bytes(shape) > bytes {
             return None;
         }
-        let distances = (1..=DEPTH).rev().map(|distances| DraftSize { distances, ..size });
-        size = distances.into_iter().find(|&size| fits(size)).unwrap_or(size);
+        for distances in (1..=DEPTH).rev() {
+            let counted = DraftSize { distances, ..size };
+            if counted.bytes(shape) <= bytes {
+                size = counted;
+                break;
+            }
+        }
         let corrected = DraftSize { rank, ..size };
-        if fits(corrected) {
+        if corrected.bytes(shape) <= bytes {
             size = corrected;
         }
         let row = FrequentTokens::row_bytes(shape.layers.len(), shape.top_k);

@@ -78,7 +78,9 @@ impl FrequentTokens {
             if self.seen[row] == u16::from(u8::MAX) {
                 self.seen[row] /= 2;
                 let cells = self.cells(row);
-                self.counts[cells].iter_mut().for_each(|count| *count /= 2);
+                for count in &mut self.counts[cells] {
+                    *count /= 2;
+                }
             }
             self.seen[row] += 1;
             return Some(row);
@@ -133,7 +135,8 @@ impl FrequentTokens {
             if counts[rarest] > 1 {
                 counts[rarest] -= 1;
             } else {
-                (known[rarest], counts[rarest]) = (expert, 1);
+                known[rarest] = expert;
+                counts[rarest] = 1;
             }
         }
     }

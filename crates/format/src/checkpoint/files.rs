@@ -16,7 +16,7 @@ const SAMPLES: u64 = 64;
 const SAMPLE_BYTES: u64 = 4096;
 
 pub(super) fn open_regular(path: &Path) -> Result<(File, FileIdentity), CheckpointError> {
-    let refused = |cause| CheckpointError::reading(path, cause);
+    let refused = CheckpointError::reading(path);
     let file = open::open_regular(path).map_err(refused)?;
     let about = FileIdentity::of(&file).map_err(refused)?;
     Ok((file, about))
@@ -29,11 +29,13 @@ pub(super) fn read_at(
     offset: u64,
 ) -> Result<Vec<u8>, CheckpointError> {
     let mut bytes = vec![0; len as usize];
-    file::read_exact_at(file, &mut bytes, offset).map_err(|cause| match cause.kind() {
-        io::ErrorKind::UnexpectedEof => CheckpointError::Changed { path: path.to_owned() },
-        _ => CheckpointError::Read { path: path.to_owned(), cause },
-    })?;
-    Ok(bytes)
+    match file::read_exact_at(file, &mut bytes, offset) {
+        Ok(()) => Ok(bytes),
+        Err(cause) if cause.kind() == io::ErrorKind::UnexpectedEof => {
+            Err(CheckpointError::Changed { path: path.to_owned() })
+        }
+        Err(cause) => Err(CheckpointError::Read { path: path.to_owned(), cause }),
+    }
 }
 
 /// Returns the (offset, length) of the fingerprint's samples in `len` bytes of data, spread evenly

@@ -97,15 +97,18 @@ impl GgufCheckpoint {
             if tensors > MAX_TENSORS {
                 return Err(CheckpointError::TooManyTensors { path, limit: MAX_TENSORS });
             }
-            let of = split(&read.keys, index, count);
-            let of = of.map_err(|reason| CheckpointError::Part { path: path.clone(), reason })?;
+            let of = match split(&read.keys, index, count) {
+                Ok(of) => of,
+                Err(reason) => return Err(CheckpointError::Part { path, reason }),
+            };
             if index > 0 && of != total {
                 let reason = "the parts disagree about the number of tensors".to_owned();
                 return Err(CheckpointError::Part { path, reason });
             }
             total = of;
             if index == 0 {
-                (keys, header) = (read.keys, Some(about.header));
+                keys = read.keys;
+                header = Some(about.header);
             }
             files.push(WeightFile { name, len: about.len, tensors: read.tensors });
         }
@@ -113,7 +116,9 @@ impl GgufCheckpoint {
         let Some(header) = header else {
             return Err(CheckpointError::NoWeights { dir });
         };
-        if let Some(total) = total.filter(|&total| total != tensors as u64) {
+        if let Some(total) = total
+            && total != tensors as u64
+        {
             let reason = format!("its parts hold {tensors} tensors of {total}");
             return Err(CheckpointError::Part { path: first, reason });
         }
@@ -147,10 +152,11 @@ fn read_header(
     let (file, about) = open_regular(path)?;
     let len = about.len;
     let mut hashed = Hashed::new(BufReader::new(&file));
-    let read = Gguf::read(&mut hashed, len, is_configuration).map_err(|reason| match reason {
-        GgufError::Read(cause) => CheckpointError::reading(path, cause),
-        reason => CheckpointError::Gguf { path: path.to_owned(), reason },
-    })?;
+    let read = match Gguf::read(&mut hashed, len, is_configuration) {
+        Ok(read) => read,
+        Err(GgufError::Read(cause)) => return Err(CheckpointError::reading(path)(cause)),
+        Err(reason) => return Err(CheckpointError::Gguf { path: path.to_owned(), reason }),
+    };
     let hash = hashed.finish();
     // The name is not hashed, as a model in one file is often renamed.
     identity.update(&len.to_le_bytes()).update(&read.len.to_le_bytes()).update(hash.as_bytes());
@@ -204,23 +210,27 @@ fn split(
     index: usize,
     count: usize,
 ) -> Result<Option<u64>, String> {
-    let number = |key: &str| match keys.get(key).map(|value| (value, value.as_u64())) {
-        None => Ok(None),
-        Some((_, Some(number))) => Ok(Some(number)),
-        Some((value, None)) => Err(format!("its `{key}` is {value}")),
-    };
     // Files that were never split have no keys, or a count of 0 or 1.
-    let given = number("split.count")?;
+    let given = whole_number(keys, "split.count")?;
     if given.unwrap_or(1).max(1) != count as u64 {
         let given = given.unwrap_or(0);
         return Err(format!("its `split.count` is {given}, and its name says {count}"));
     }
-    match number("split.no")? {
+    match whole_number(keys, "split.no")? {
         Some(no) if no != index as u64 => {
             Err(format!("its `split.no` is {no}, and its name says {index}"))
         }
         None if count > 1 => Err("it has no `split.no`".to_owned()),
-        _ => number("split.tensors.count"),
+        _ => whole_number(keys, "split.tensors.count"),
+    }
+}
+
+/// The value of a key, if it is there.
+fn whole_number(keys: &BTreeMap<String, Value>, key: &str) -> Result<Option<u64>, String> {
+    let Some(value) = keys.get(key) else { return Ok(None) };
+    match value.as_u64() {
+        Some(number) => Ok(Some(number)),
+        None => Err(format!("its `{key}` is {value}")),
     }
 }
 
@@ -240,8 +250,10 @@ fn add_small(
     for tensor in file.tensors.iter().filter(|tensor| tensor.is_configuration()) {
         let path = dir.join(&file.name);
         let bytes = read_at(&open_regular(&path)?.0, &path, tensor.len, tensor.offset)?;
-        let number = |bytes: &[u8; 4]| Value::Float(f32::from_le_bytes(*bytes).into());
-        let numbers = bytes.as_chunks().0.iter().map(number).collect();
+        let mut numbers = Vec::new();
+        for &number in bytes.as_chunks().0 {
+            numbers.push(Value::Float(f32::from_le_bytes(number).into()));
+        }
         entries.insert(tensor.name.clone(), Value::List(numbers));
     }
     Ok(())
@@ -261,10 +273,8 @@ fn configuration(
     }
     let mut names = BTreeSet::new();
     for tensor in files.iter().flat_map(|file| &file.tensors) {
-        let number =
-            |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
-        let part = |part| if number(part) { "#" } else { part };
-        names.insert(tensor.name.split('.').map(part).collect::<Vec<&str>>().join("."));
+        let parts: Vec<&str> = tensor.name.split('.').map(without_number).collect();
+        names.insert(parts.join("."));
         if names.len() > MAX_NAMES {
             return Err(format!("its tensors have more than {MAX_NAMES} kinds of names"));
         }
@@ -275,13 +285,24 @@ fn configuration(
     Ok(Configuration { origin, entries })
 }
 
+/// A part of a name, or `#` if it is a number.
+fn without_number(part: &str) -> &str {
+    let is_number = !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number { "#" } else { part }
+}
+
 /// Refuses values that JSON lacks, because shards store the configuration as JSON, and more values
 /// than any known model has.
 fn check_value(value: &Value, left: &mut usize) -> Result<(), &'static str> {
     *left = left.checked_sub(1).ok_or("there are too many values")?;
     match value {
         Value::Float(number) if !number.is_finite() => Err("a number is infinite or none"),
-        Value::List(values) => values.iter().try_for_each(|value| check_value(value, left)),
+        Value::List(values) => {
+            for value in values {
+                check_value(value, left)?;
+            }
+            Ok(())
+        }
         _ => Ok(()),
     }
 }

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt;
 use std::io::{self, Read};
 use std::ops::Range;
@@ -161,37 +162,46 @@ fn no_weights(dir: &Path) -> CheckpointError {
     };
     let mut names: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     names.sort();
-    if names.iter().any(|path| path.ends_with("manifest.json")) {
+    if has_file(&names, "manifest.json") {
         return CheckpointError::Shards { dir: dir.to_owned() };
     }
-    let first = |extensions: &[&str]| {
-        let wanted = |path: &&PathBuf| {
-            path.extension().and_then(|e| e.to_str()).is_some_and(|e| extensions.contains(&e))
-        };
-        names.iter().find(wanted).cloned()
-    };
     let other = |what: String| CheckpointError::Other { dir: dir.to_owned(), what };
-    let is_there = |name: &str| names.iter().any(|path| path.ends_with(name));
-    if is_there("adapter_config.json") {
+    if has_file(&names, "adapter_config.json") {
         return other(
             "an adapter, which changes another model; merge it into that with peft: merge_and_unload().save_pretrained(out)".to_owned(),
         );
     }
-    if let Some(path) = first(&["bin", "pt", "pth"]) {
-        return CheckpointError::PyTorch { path };
+    if let Some(path) = first_with(&names, &["bin", "pt", "pth"]) {
+        return CheckpointError::PyTorch { path: path.to_owned() };
     }
-    if let Some(name) = first(&["safetensors"]).as_deref().and_then(Path::file_name) {
+    if let Some(name) = first_with(&names, &["safetensors"]).and_then(Path::file_name) {
         let name = name.display();
         return other(format!(
             "`{name}`, and neither model.safetensors nor model.safetensors.index.json; download all files of the checkpoint, in the layout of transformers"
         ));
     }
-    if is_there(CONFIG) {
+    if has_file(&names, CONFIG) {
         return other(format!(
             "{CONFIG} and no weights; download these, too (`sws plan` and `sws inspect` need none)"
         ));
     }
     CheckpointError::NoWeights { dir: dir.to_owned() }
+}
+
+fn has_file(paths: &[PathBuf], name: &str) -> bool {
+    paths.iter().any(|path| path.ends_with(name))
+}
+
+/// The first path with one of these extensions.
+fn first_with<'p>(paths: &'p [PathBuf], extensions: &[&str]) -> Option<&'p Path> {
+    for path in paths {
+        if let Some(extension) = path.extension().and_then(OsStr::to_str)
+            && extensions.contains(&extension)
+        {
+            return Some(path);
+        }
+    }
+    None
 }
 
 fn read_small(path: &Path, limit: u64) -> Result<(FileIdentity, Vec<u8>), CheckpointError> {
@@ -201,9 +211,7 @@ fn read_small(path: &Path, limit: u64) -> Result<(FileIdentity, Vec<u8>), Checkp
         return Err(CheckpointError::TooLarge { path: path.to_owned(), len, limit });
     }
     let mut bytes = Vec::with_capacity(len as usize);
-    file.take(limit)
-        .read_to_end(&mut bytes)
-        .map_err(|cause| CheckpointError::reading(path, cause))?;
+    file.take(limit).read_to_end(&mut bytes).map_err(CheckpointError::reading(path))?;
     Ok((about, bytes))
 }
 

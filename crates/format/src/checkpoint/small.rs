@@ -40,7 +40,7 @@ pub fn is_small_file(name: &str, len: u64) -> bool {
 /// Lists the small files in `dir`, sorted by name. Links that lead out of the checkpoint are
 /// refused: shards are passed on to others, and a foreign link may lead to a private file.
 pub(super) fn list(dir: &Path) -> Result<Vec<String>, CheckpointError> {
-    let refused = |e| CheckpointError::reading(dir, e);
+    let refused = CheckpointError::reading(dir);
     let mut names = Vec::new();
     for entry in dir.read_dir().map_err(refused)? {
         let entry = entry.map_err(refused)?;
@@ -52,13 +52,13 @@ pub(super) fn list(dir: &Path) -> Result<Vec<String>, CheckpointError> {
             // Files needed to read the model are never skipped silently.
             Ok(_) if SMALL_FILES.contains(&&*name) => {
                 let what = format!("it is not a file of at most {MAX_COPY_BYTES} bytes");
-                return Err(CheckpointError::reading(&entry.path(), io::Error::other(what)));
+                return Err(CheckpointError::reading(&entry.path())(io::Error::other(what)));
             }
             // A link to nothing.
             Err(e) if e.kind() == io::ErrorKind::NotFound && !SMALL_FILES.contains(&&*name) => {
                 false
             }
-            Err(e) => return Err(CheckpointError::reading(&entry.path(), e)),
+            Err(e) => return Err(CheckpointError::reading(&entry.path())(e)),
             Ok(_) => false,
         };
         if copied {
@@ -78,7 +78,7 @@ pub(super) fn read(
     cache: Option<&Path>,
 ) -> Result<Vec<u8>, CheckpointError> {
     let path = dir.join(name);
-    let refused = |e| CheckpointError::reading(&path, e);
+    let refused = CheckpointError::reading(&path);
     let file = open(dir, name)?;
     let about = FileIdentity::of(&file).map_err(refused)?;
     let mut bytes = Vec::new();
@@ -96,7 +96,7 @@ pub(super) fn read(
 /// link that changes meanwhile can lead elsewhere.
 fn open(dir: &Path, name: &str) -> Result<File, CheckpointError> {
     let path = dir.join(name);
-    let refused = |e| CheckpointError::reading(&path, e);
+    let refused = CheckpointError::reading(&path);
     if let Some(file) = open_unless_link(&path).map_err(refused)? {
         return Ok(file);
     }

@@ -34,21 +34,25 @@ impl<'a> GgufList<'a> {
 
     /// The texts. `None` if the elements are not texts.
     pub fn texts(&self) -> Option<impl Iterator<Item = Result<&'a str, GgufError>> + use<'a>> {
+        if self.kind != TEXT {
+            return None;
+        }
         let mut left = self.elements;
-        (self.kind == TEXT).then(|| {
-            (0..self.count).map(move |_| {
-                let (text, rest) = text(left).ok_or(GgufError::Ends { within: "a list" })?;
-                left = rest;
-                str::from_utf8(text).map_err(|_| GgufError::Text)
-            })
-        })
+        Some((0..self.count).map(move |_| {
+            let (text, rest) = text(left).ok_or(GgufError::Ends { within: "a list" })?;
+            left = rest;
+            str::from_utf8(text).map_err(|_| GgufError::Text)
+        }))
     }
 
     /// The numbers or truth values. `None` if the elements are neither.
     pub fn numbers(&self) -> Option<impl Iterator<Item = Result<Value, GgufError>> + use<'a>> {
         let GgufList { kind, count, elements } = *self;
+        if matches!(kind, TEXT | LIST) {
+            return None;
+        }
         let mut cursor = GgufCursor::new(elements, elements.len() as u64);
-        (!matches!(kind, TEXT | LIST)).then(|| (0..count).map(move |_| cursor.number(kind)))
+        Some((0..count).map(move |_| cursor.number(kind)))
     }
 }
 

@@ -58,20 +58,20 @@ pub(super) fn check(
     let mut tensors = Vec::with_capacity(raw.len());
     for TensorEntry { name, shape, kind, offset } in raw {
         let dtype = dtype(&name, kind)?;
-        let place = |tensor, reason| Err(GgufError::Place { tensor, reason });
         let Some(len) = dtype.byte_len(&shape) else {
             let reason = "a shape that cannot be stored in its type";
             return Err(GgufError::Shape { tensor: name, reason });
         };
         if !offset.is_multiple_of(alignment) {
-            return place(name, "does not start at a multiple of the alignment");
+            let reason = "does not start at a multiple of the alignment";
+            return Err(GgufError::Place { tensor: name, reason });
         }
-        let start = data_start.checked_add(offset);
-        let Some(offset) =
-            start.filter(|start| start.checked_add(len).is_some_and(|end| end <= file_len))
-        else {
-            return place(name, "reaches beyond the end of the file");
-        };
+        let end = offset.checked_add(len).and_then(|end| end.checked_add(data_start));
+        if end.is_none_or(|end| end > file_len) {
+            let reason = "reaches beyond the end of the file";
+            return Err(GgufError::Place { tensor: name, reason });
+        }
+        let offset = data_start + offset;
         tensors.push(HeaderTensor { name, dtype, shape, offset, len });
     }
     tensors.sort_by(|a, b| (a.offset, a.len, &a.name).cmp(&(b.offset, b.len, &b.name)));

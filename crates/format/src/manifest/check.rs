@@ -100,13 +100,13 @@ impl Manifest {
         if tensor.shape.len() > MAX_DIMS || tensor.dtype.byte_len(&tensor.shape).is_none() {
             return Err("has an impossible shape");
         }
-        let norms = tensor.error.iter().flat_map(|error| {
-            let spectral = error.spectral.into_iter().chain(error.spectral_error);
-            [error.relative, error.max].into_iter().chain(spectral)
-        });
-        // JSON has neither infinities nor NaN.
-        if !norms.into_iter().all(|norm| norm.is_finite() && norm >= 0.0) {
-            return Err("has an error norm that is not a number");
+        if let Some(error) = &tensor.error {
+            let norms =
+                [Some(error.relative), Some(error.max), error.spectral, error.spectral_error];
+            // JSON has neither infinities nor NaN.
+            if !norms.into_iter().flatten().all(|norm| norm.is_finite() && norm >= 0.0) {
+                return Err("has an error norm that is not a number");
+            }
         }
         if tensor.transposed {
             check_transposed(tensor)?;
@@ -116,7 +116,10 @@ impl Manifest {
             Some(packing) => check_packed(packing, tensor)?,
             None => check_origins(tensor)?,
         }
-        tensor.parts.iter().try_for_each(|part| self.check_extent(part, checksums))
+        for part in &tensor.parts {
+            self.check_extent(part, checksums)?;
+        }
+        Ok(())
     }
 
     fn check_extent(&self, part: &Extent, checksums: bool) -> Result<(), &'static str> {
@@ -135,11 +138,14 @@ impl Manifest {
     }
 
     fn check_overlap(&self) -> Result<(), String> {
-        let extents = self.pieces.iter().flat_map(|piece| {
-            let parts = piece.all_tensors().flat_map(|tensor| &tensor.parts);
-            parts.filter(|part| part.len > 0).map(move |part| (part.file, part.offset, part, piece))
-        });
-        let mut extents: Vec<_> = extents.collect();
+        let mut extents = Vec::new();
+        for piece in &self.pieces {
+            for part in piece.all_tensors().flat_map(|tensor| &tensor.parts) {
+                if part.len > 0 {
+                    extents.push((part.file, part.offset, part, piece));
+                }
+            }
+        }
         extents.sort_unstable_by_key(|&(file, offset, ..)| (file, offset));
         for pair in extents.windows(2) {
             let [(a_file, a_offset, a, a_piece), (b_file, b_offset, _, b_piece)] = pair else {
@@ -157,7 +163,7 @@ impl Manifest {
     }
 }
 
-fn is_blake3(hex: &str) -> bool {
+pub(super) fn is_blake3(hex: &str) -> bool {
     hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit())
 }
 

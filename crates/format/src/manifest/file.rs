@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::Manifest;
+use super::check::is_blake3;
 use crate::remedy;
 use sws_os::file::sync_dir;
 use sws_os::open::open_regular;
@@ -166,12 +167,9 @@ impl Manifest {
         let len = HASH_START.len() + HASH_LEN + 1;
         let read = file.take(len as u64).read_to_string(&mut start);
         let hash = start.strip_prefix(HASH_START).and_then(|hash| hash.strip_suffix('"'));
-        let is_hash = |hash: &&str| {
-            hash.len() == HASH_LEN && hash.bytes().all(|byte| byte.is_ascii_hexdigit())
-        };
-        match (read, hash.filter(is_hash)) {
+        match (read, hash) {
             (Err(cause), _) if cause.kind() != io::ErrorKind::InvalidData => Err(refused(cause)),
-            (Ok(_), Some(hash)) => Ok(Some(hash.to_owned())),
+            (Ok(_), Some(hash)) if is_blake3(hash) => Ok(Some(hash.to_owned())),
             _ => Err(ManifestError::Invalid { path, reason: InvalidManifest::Checksum }),
         }
     }
@@ -215,18 +213,14 @@ impl Manifest {
             .to_json()
             .map_err(|reason| ManifestError::Invalid { path: path.clone(), reason })?;
         let temporary = dir.join(format!("{MANIFEST_FILE}.tmp"));
-        let replace = || {
-            let mut file = File::create(&temporary)?;
-            file.write_all(&json)?;
-            file.sync_all()?;
-            fs::rename(&temporary, &path)?;
-            sync_dir(dir)
-        };
-        replace().map_err(|cause| {
-            // The first error is the one worth reporting.
-            let _ = fs::remove_file(&temporary);
-            ManifestError::Write { path, cause }
-        })
+        match write_as(&json, &temporary, &path).and_then(|()| sync_dir(dir)) {
+            Ok(()) => Ok(()),
+            Err(cause) => {
+                // The first error is the one worth reporting.
+                let _ = fs::remove_file(&temporary);
+                Err(ManifestError::Write { path, cause })
+            }
+        }
     }
 
     /// Checks that every listed file is a regular file of the right length, reached through no
@@ -253,6 +247,14 @@ impl Manifest {
         }
         Ok(())
     }
+}
+
+/// Writes and syncs a file under a temporary path before it gets its own.
+fn write_as(bytes: &[u8], temporary: &Path, path: &Path) -> io::Result<()> {
+    let mut file = File::create(temporary)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(temporary, path)
 }
 
 fn lstat(path: &Path) -> Result<fs::Metadata, ManifestError> {

@@ -72,7 +72,8 @@ impl Geometry {
             Packing::Awq => (inner.checked_mul(8), Some(outer)),
             Packing::Gptq | Packing::GptqV2 => (Some(inner), outer.checked_mul(8)),
         };
-        let (Some(rows), Some(cols)) = (rows, cols) else { return Err(0) };
+        let rows = rows.ok_or(0usize)?;
+        let cols = cols.ok_or(0usize)?;
         let &[groups, _] = origin(2)?.shape.as_slice() else { return Err(2) };
         let this = Geometry::new(rows, cols, groups).ok_or(2usize)?;
         // In GPTQ the last group may have fewer columns.

@@ -19,14 +19,15 @@ impl Manifest {
         serde_json::to_writer(&mut json, self).map_err(io::Error::other)?;
         json.flush()?;
         drop(json);
-        let files = in_place.iter().flat_map(|dir| self.files.iter().map(|f| dir.join(&f.path)));
-        for file in files {
-            let FileIdentity { len, modified, changed, .. } = FileIdentity::at(&file)?;
-            let times = [modified.0, modified.1, changed.0, changed.1];
-            hasher.update(&len.to_le_bytes());
-            times.iter().for_each(|time| {
-                hasher.update(&time.to_le_bytes());
-            });
+        if let Some(dir) = in_place {
+            for file in &self.files {
+                let about = FileIdentity::at(&dir.join(&file.path))?;
+                let FileIdentity { len, modified, changed, .. } = about;
+                hasher.update(&len.to_le_bytes());
+                for time in [modified.0, modified.1, changed.0, changed.1] {
+                    hasher.update(&time.to_le_bytes());
+                }
+            }
         }
         Ok(hasher.finalize().to_hex().to_string())
     }

@@ -83,13 +83,15 @@ impl Manifest {
             }
             let experts = match placement {
                 Placement::Experts { transposed, .. } => {
-                    let experts = logical.stacked().filter(|_| !transposed || logical.turns());
-                    let experts = experts.ok_or_else(|| CheckpointError::NotStacked {
-                        path: path(),
-                        tensor: logical.name.clone(),
-                        shape: logical.shape.clone(),
-                    })?;
-                    Some(experts)
+                    let experts = logical.stacked();
+                    if experts.is_none() || transposed && !logical.turns() {
+                        return Err(CheckpointError::NotStacked {
+                            path: path(),
+                            tensor: logical.name.clone(),
+                            shape: logical.shape.clone(),
+                        });
+                    }
+                    experts
                 }
                 Placement::Piece { .. } | Placement::Extra => None,
             };
@@ -123,20 +125,21 @@ impl Manifest {
         // Renaming can give two tensors of a piece the same name.
         for tensors in pieces.values() {
             let mut names = HashSet::with_capacity(tensors.len());
-            if let Some((_, tensor)) =
-                tensors.iter().find(|(_, tensor)| !names.insert(&tensor.name))
-            {
-                return Err(CheckpointError::SameName {
-                    path: checkpoint.dir().join(&tensor.source),
-                    tensor: tensor.name.clone(),
-                });
+            for (_, tensor) in tensors {
+                if !names.insert(&tensor.name) {
+                    return Err(CheckpointError::SameName {
+                        path: checkpoint.dir().join(&tensor.source),
+                        tensor: tensor.name.clone(),
+                    });
+                }
             }
         }
-        let pieces = pieces.into_iter().map(|(id, mut tensors)| {
+        let mut sorted = Vec::with_capacity(pieces.len());
+        for (id, mut tensors) in pieces {
             tensors.sort_by(|(a_rank, a), (b_rank, b)| (a_rank, &a.name).cmp(&(b_rank, &b.name)));
             let tensors = tensors.into_iter().map(|(_, tensor)| tensor).collect();
-            Piece { id, tensors, stand_in: None }
-        });
+            sorted.push(Piece { id, tensors, stand_in: None });
+        }
         let files = checkpoint.files().iter();
         Ok(Manifest {
             model: ModelIdentity {
@@ -145,7 +148,7 @@ impl Manifest {
             },
             encoding: None,
             files: files.map(|f| FileEntry { path: f.name.clone(), len: f.len }).collect(),
-            pieces: pieces.collect(),
+            pieces: sorted,
             copies: Vec::new(),
         })
     }
@@ -169,6 +172,13 @@ impl StoredTensor<'_> {
         let HeaderTensor { name, dtype, shape, .. } = self.tensor;
         TensorOrigin { name: name.clone(), dtype: *dtype, shape: shape.clone() }
     }
+
+    /// True if the tensor is this many of equal length.
+    fn is_stack_of(&self, count: u64) -> bool {
+        self.tensor.len > 0
+            && self.tensor.shape.first() == Some(&count)
+            && self.tensor.len.is_multiple_of(count)
+    }
 }
 
 impl Logical<'_> {
@@ -176,15 +186,10 @@ impl Logical<'_> {
     /// part has the same whole number of bytes for each expert.
     fn stacked(&self) -> Option<u32> {
         let &count = self.shape.first()?;
-        let even = |part: &StoredTensor<'_>| {
-            part.tensor.len > 0
-                && part.tensor.shape.first() == Some(&count)
-                && part.tensor.len.is_multiple_of(count)
-        };
         let fits = self.shape.len() > 1
             && self.packing.is_none()
             && (1..=MAX_STACKED).contains(&count)
-            && self.parts.iter().all(even);
+            && self.parts.iter().all(|part| part.is_stack_of(count));
         fits.then_some(count as u32)
     }
 
@@ -195,8 +200,9 @@ impl Logical<'_> {
 
     /// True if slices can be matrices stored as [columns, rows], or are known not to be.
     fn turns(&self) -> bool {
-        let small = || self.shape[1..].iter().all(|&dim| dim <= MAX_TRANSPOSED);
-        let plain = self.is_plain() && self.shape.len() == 3 && small();
+        let plain = self.is_plain()
+            && self.shape.len() == 3
+            && self.shape[1..].iter().all(|&dim| dim <= MAX_TRANSPOSED);
         plain || self.encoding == Some(Encoding::Mxfp4)
     }
 
@@ -205,23 +211,24 @@ impl Logical<'_> {
         let Slice { index, count } = slice.unwrap_or(Slice { index: 0, count: 1 });
         let shape = self.shape[skipped..].to_vec();
         let rows = shape.split_last().map_or(1, |(_, outer)| outer.iter().product());
-        let extent = |(number, part): (usize, &StoredTensor<'_>)| {
+        let mut parts = Vec::with_capacity(self.parts.len());
+        let mut origins = Vec::new();
+        for (number, part) in self.parts.iter().enumerate() {
             let len = part.tensor.len / count;
             let rows = part_rows(self.encoding, number, rows, len);
-            Extent {
+            parts.push(Extent {
                 file: part.file,
                 offset: part.tensor.offset + index * len,
                 len,
                 check_len: check_len(len.checked_div(rows).unwrap_or(0), rows, id.kind()),
                 checks: Vec::new(),
+            });
+            if self.parts.len() > 1 {
+                let mut origin = part.origin();
+                origin.shape.drain(..skipped);
+                origins.push(origin);
             }
-        };
-        let origin = |part: &StoredTensor<'_>| {
-            let mut origin = part.origin();
-            origin.shape.drain(..skipped);
-            origin
-        };
-        let several = self.parts.iter().filter(|_| self.parts.len() > 1);
+        }
         Tensor {
             name: self.name.clone(),
             dtype: self.dtype,
@@ -231,8 +238,8 @@ impl Logical<'_> {
             slice,
             source: source.to_owned(),
             encoding: self.encoding,
-            parts: self.parts.iter().enumerate().map(extent).collect(),
-            origins: several.map(origin).collect(),
+            parts,
+            origins,
             error: None,
         }
     }

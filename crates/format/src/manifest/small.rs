@@ -90,7 +90,7 @@ impl CopiedFile {
         let path = dir.join(&self.path);
         let refused = |cause: io::Error| match cause.kind() {
             io::ErrorKind::NotFound => SmallFileError::Missing { path: path.clone() },
-            _ => refused(&path, cause),
+            _ => refused(&path)(cause),
         };
         if path.symlink_metadata().map_err(refused)?.is_symlink() {
             return Err(SmallFileError::NotAFile { path });
@@ -112,12 +112,12 @@ fn read_unlisted(path: PathBuf, cache: Option<&Path>) -> Result<Option<Vec<u8>>,
     let file = match open_regular(&path) {
         Ok(file) => file,
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(cause) => return Err(refused(&path, cause)),
+        Err(cause) => return Err(refused(&path)(cause)),
     };
     let limit = MAX_COPY_BYTES;
     // The metadata are read first, as a write in the meantime changes the modification time.
-    let about = FileIdentity::of(&file).map_err(|cause| refused(&path, cause))?;
-    let bytes = bounded(file, limit + 1).map_err(|cause| refused(&path, cause))?;
+    let about = FileIdentity::of(&file).map_err(refused(&path))?;
+    let bytes = bounded(file, limit + 1).map_err(refused(&path))?;
     if bytes.len() as u64 > limit {
         return Err(SmallFileError::TooLarge { path, limit });
     }
@@ -127,11 +127,14 @@ fn read_unlisted(path: PathBuf, cache: Option<&Path>) -> Result<Option<Vec<u8>>,
     }
 }
 
-fn refused(path: &Path, cause: io::Error) -> SmallFileError {
-    let path = path.to_owned();
-    match cause.kind() {
-        io::ErrorKind::InvalidInput => SmallFileError::NotAFile { path },
-        _ => SmallFileError::Read { path, cause },
+/// The error for a cause while `path` was read, for `map_err`.
+fn refused(path: &Path) -> impl Fn(io::Error) -> SmallFileError {
+    move |cause| {
+        let path = path.to_owned();
+        match cause.kind() {
+            io::ErrorKind::InvalidInput => SmallFileError::NotAFile { path },
+            _ => SmallFileError::Read { path, cause },
+        }
     }
 }
 

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use sws_text::Json;
 
 use crate::app::App;
 use crate::failure::Failure;
@@ -120,7 +119,9 @@ impl ChatFields {
             messages.into_iter().map(Message::in_openai).collect();
         let mut body = common(app, served, self.model, self.stream, self.options)?;
         body.insert("messages".to_owned(), messages?.into());
-        if let Some(tools) = self.tools.filter(|tools| !tools.is_null()) {
+        if let Some(tools) = self.tools
+            && !tools.is_null()
+        {
             body.insert("tools".to_owned(), tools);
         }
         add_format(&mut body, self.format)?;
@@ -184,16 +185,19 @@ impl GenerateFields {
             return Err(Failure::unsupported("template", message));
         }
         let mut body = common(app, served, self.model, self.stream, self.options)?;
-        let suffix = self.suffix.filter(|suffix| !suffix.is_empty());
-        if let Some(suffix) = suffix {
+        if let Some(suffix) = self.suffix
+            && !suffix.is_empty()
+        {
             body.insert("suffix".to_owned(), suffix.into());
         }
         let prompt = self.prompt.unwrap_or_default();
         let system = self.system.filter(|system| !system.is_empty());
         if is_chat {
-            let system = system.map(|text| json!({"role": "system", "content": text}));
-            let user = json!({"role": "user", "content": prompt});
-            let messages: Vec<Value> = system.into_iter().chain([user]).collect();
+            let mut messages = Vec::new();
+            if let Some(text) = system {
+                messages.push(json!({"role": "system", "content": text}));
+            }
+            messages.push(json!({"role": "user", "content": prompt}));
             body.insert("messages".to_owned(), messages.into());
             add_thinking(&mut body, served, self.think)?;
         } else {
@@ -285,15 +289,14 @@ fn add_thinking(
     };
     let template = served.text.template();
     let variables = template.and_then(|template| template.thinking(think)).unwrap_or_default();
-    let variable = |(name, value): (String, Json)| {
-        let value = serde_json::to_value(&value).unwrap_or_default();
-        (name, value)
-    };
-    let variables: Map<String, Value> = variables.into_iter().map(variable).collect();
-    if variables.is_empty() && think {
+    let mut fields = Map::new();
+    for (name, value) in variables {
+        fields.insert(name, serde_json::to_value(&value).unwrap_or_default());
+    }
+    if fields.is_empty() && think {
         let message = "this model cannot be told to think; leave `think` out";
         return Err(Failure::unsupported("think", message));
     }
-    body.insert("chat_template_kwargs".to_owned(), variables.into());
+    body.insert("chat_template_kwargs".to_owned(), fields.into());
     Ok(())
 }

@@ -19,9 +19,12 @@ pub(crate) enum ToolsMessage {
 /// Messages without tool calls and results, one of which lists the tools.
 pub(crate) fn turns(tools: &Json, messages: &[ChatTurn], place: ToolsMessage) -> Vec<ChatTurn> {
     let mut turns: Vec<ChatTurn> = Vec::with_capacity(messages.len() + 1);
-    let calls = messages.iter().flat_map(|message| &message.tool_calls);
-    let names = calls.filter_map(|call| Some((call.id.as_deref()?, call.function.name.as_str())));
-    let names: BTreeMap<&str, &str> = names.collect();
+    let mut names: BTreeMap<&str, &str> = BTreeMap::new();
+    for call in messages.iter().flat_map(|message| &message.tool_calls) {
+        if let Some(id) = call.id.as_deref() {
+            names.insert(id, &call.function.name);
+        }
+    }
     for message in messages {
         let turn = as_text(message, &names);
         match turns.last_mut() {

@@ -53,7 +53,9 @@ impl UnshardWork<'_> {
                     part.read(range)?.ok_or_else(|| self.damaged(job.piece, job.tensor))?;
                 if job.packing == Packing::Awq {
                     let eights = bytes.chunks_exact_mut(row_len);
-                    eights.for_each(|rows| integers_of_rows(&mut copy, rows));
+                    for rows in eights {
+                        integers_of_rows(&mut copy, rows);
+                    }
                 }
                 let rows = Lines { bytes: &bytes, step: row_len, from: first * 4, size: 4 };
                 rows.write_columns(self.pool, band, line, row as usize);
@@ -123,15 +125,17 @@ impl UnshardWork<'_> {
             }
             None => None,
         };
-        let group = |col: u64| match &order {
-            Some(order) => {
-                let unit = u16::from_le_bytes(order.as_chunks().0[col as usize]);
-                u64::from(unit) / geometry.units_per_group()
-            }
-            None => geometry.group_in_order(col),
-        };
-        let bytes: Vec<u8> =
-            (0..geometry.cols).flat_map(|col| (group(col) as i32).to_le_bytes()).collect();
+        let mut bytes = Vec::new();
+        for col in 0..geometry.cols {
+            let group = match &order {
+                Some(order) => {
+                    let unit = u16::from_le_bytes(order.as_chunks().0[col as usize]);
+                    u64::from(unit) / geometry.units_per_group()
+                }
+                None => geometry.group_in_order(col),
+            };
+            bytes.extend((group as i32).to_le_bytes());
+        }
         out.write(&bytes)?;
         (self.report)(bytes.len() as u64);
         Ok(())

@@ -103,7 +103,7 @@ impl Blobs {
         limit: u64,
         device: Box<dyn BlobDevice>,
     ) -> Result<Blobs, BlobsError> {
-        let failed = |cause| BlobsError::Directory { path: dir.to_owned(), cause };
+        let failed = directory_failed(dir);
         create_private_dir(dir).map_err(failed)?;
         if !is_own_dir(dir).map_err(failed)? {
             return Err(BlobsError::Foreign(dir.to_owned()));
@@ -135,7 +135,7 @@ impl Blobs {
     /// Finds the files of earlier processes, and removes incomplete ones.
     fn scan(&mut self) -> Result<(), BlobsError> {
         let dir = self.dir.clone();
-        let failed = |cause| BlobsError::Directory { path: dir.clone(), cause };
+        let failed = directory_failed(&dir);
         let mut found = Vec::new();
         for entry in dir.read_dir().map_err(failed)? {
             let entry = entry.map_err(failed)?;
@@ -165,7 +165,9 @@ impl Blobs {
             }
         }
         found.sort_unstable_by_key(|&(time, ..)| time);
-        found.into_iter().for_each(|(_, name, bytes)| self.insert(name, bytes));
+        for (_, name, bytes) in found {
+            self.insert(name, bytes);
+        }
         Ok(())
     }
 
@@ -173,7 +175,7 @@ impl Blobs {
     /// the bytes of the files.
     pub fn remove(dir: &Path) -> Result<u64, BlobsError> {
         let blobs = Blobs::open(dir, u64::MAX)?;
-        let failed = |cause| BlobsError::Directory { path: dir.to_owned(), cause };
+        let failed = directory_failed(dir);
         for name in blobs.files.keys() {
             fs::remove_file(blobs.path(name)).map_err(failed)?;
         }
@@ -202,8 +204,12 @@ impl Blobs {
 
     /// Stores the [uses](Self::used) of files, in this order, for later processes.
     pub fn note_uses(&self, names: &[BlobName]) {
-        let files = names.iter().filter(|name| self.has(name));
-        let paths: Vec<PathBuf> = files.map(|name| self.path(name)).collect();
+        let mut paths = Vec::with_capacity(names.len());
+        for name in names {
+            if self.has(name) {
+                paths.push(self.path(name));
+            }
+        }
         // A failure only affects the order after a restart.
         let _ = self.device.used(&paths);
     }
@@ -292,24 +298,29 @@ impl Blobs {
     /// Removes the least recently used files until there is room for another file of this size, and
     /// for its name. Returns false, and removes nothing, if the removable files do not suffice.
     fn make_room(&mut self, size: u64) -> bool {
-        let limit = self.limit;
-        let fits = |bytes: u64, files| bytes.saturating_add(size) <= limit && files < MOST;
         let mut bytes = self.bytes;
         let mut files = self.files.len();
         let mut going = Vec::new();
-        for name in self.order.range(..self.protected).map(|(_, name)| *name) {
-            if fits(bytes, files) {
+        for (_, &name) in self.order.range(..self.protected) {
+            if self.has_room(bytes, files, size) {
                 break;
             }
             bytes -= self.files[&name].bytes;
             files -= 1;
             going.push(name);
         }
-        if !fits(bytes, files) {
+        if !self.has_room(bytes, files, size) {
             return false;
         }
-        going.iter().for_each(|name| self.discard(name));
-        fits(self.bytes, self.files.len())
+        for name in &going {
+            self.discard(name);
+        }
+        self.has_room(self.bytes, self.files.len(), size)
+    }
+
+    /// True if there is room for a file of this size beside this many files of `bytes` bytes.
+    fn has_room(&self, bytes: u64, files: usize, size: u64) -> bool {
+        bytes.saturating_add(size) <= self.limit && files < MOST
     }
 
     fn path(&self, name: &BlobName) -> PathBuf {
@@ -369,6 +380,11 @@ impl Drop for Blobs {
         // the lock.
         let _ = self.lock.unlock();
     }
+}
+
+/// The error for a cause while the directory was used, for `map_err`.
+fn directory_failed(dir: &Path) -> impl Fn(io::Error) -> BlobsError + Copy {
+    move |cause| BlobsError::Directory { path: dir.to_owned(), cause }
 }
 
 /// Opens or creates the file whose lock keeps other processes out.

@@ -23,8 +23,7 @@ impl BlobName {
     }
 
     pub(super) fn parse(word: &str) -> Option<BlobName> {
-        let is_hex = |c: u8| c.is_ascii_digit() || (b'a'..=b'f').contains(&c);
-        if word.len() != 64 || !word.bytes().all(is_hex) {
+        if word.len() != 64 || !word.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f')) {
             return None;
         }
         let mut name = [0; 32];
@@ -41,7 +40,10 @@ impl BlobName {
 
 impl fmt::Display for BlobName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        for byte in &self.0 {
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
     }
 }
 

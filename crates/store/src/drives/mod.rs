@@ -135,17 +135,25 @@ impl Drives {
     ) -> Option<usize> {
         let rates = states.iter().filter_map(|state| state.pace.rate());
         let best = rates.reduce(f64::max).unwrap_or(1.0);
-        let having = (0..states.len()).filter(|at| !tried.contains(at) && self.has(*at, file));
-        let key = |at: usize| {
-            let DriveState { pace, stats } = &states[at];
+        let mut chosen: Option<(usize, bool, f64)> = None;
+        for (at, DriveState { pace, stats }) in states.iter().enumerate() {
+            if tried.contains(&at) || !self.has(at, file) {
+                continue;
+            }
             // A copy begins with one read: it may be far slower.
-            let last = stats.is_left_out || at > 0 && pace.is_first();
-            (last, pace.seconds(len, best, now))
-        };
-        having.min_by(|&one, &other| {
-            let ((last, ends), (other_last, other_ends)) = (key(one), key(other));
-            last.cmp(&other_last).then(ends.total_cmp(&other_ends))
-        })
+            let is_last = stats.is_left_out || at > 0 && pace.is_first();
+            let ends = pace.seconds(len, best, now);
+            let is_better = match chosen {
+                Some((_, last, earliest)) => {
+                    is_last.cmp(&last).then(ends.total_cmp(&earliest)).is_lt()
+                }
+                None => true,
+            };
+            if is_better {
+                chosen = Some((at, is_last, ends));
+            }
+        }
+        Some(chosen?.0)
     }
 
     /// Performs reads that were placed on a drive, and those that fail there on another one. `needed`
@@ -163,7 +171,9 @@ impl Drives {
         let now = self.clock.now();
         {
             let state = &mut self.lock()[drive];
-            reads.iter().for_each(|read| state.end(read, now));
+            for read in reads.iter() {
+                state.end(read, now);
+            }
         }
         for (number, read) in reads.iter_mut().enumerate() {
             let needed = needed(number);
@@ -181,7 +191,9 @@ impl Drives {
             read.result = self.drives[next].reader.read_at(read.file, read.offset, read.into);
             self.lock()[next].end(read, self.clock.now());
             let Some(why) = failure(&read.result, needed) else {
-                failed.iter().for_each(|(drive, why)| self.leave_out(*drive, read.file, why));
+                for (drive, why) in &failed {
+                    self.leave_out(*drive, read.file, why);
+                }
                 return;
             };
             if next != 0 {

@@ -92,10 +92,13 @@ impl ReaderKind {
             #[cfg(all(feature = "uring", target_os = "linux"))]
             ReaderKind::Uring => {
                 let direct = DirectReader::with_open_files(manifest, dir, limit);
-                Arc::new(UringReader::over(direct, depth).map_err(|e| {
-                    let message = format!("this system has no io_uring ({e}); choose `direct`");
-                    io::Error::new(e.kind(), message)
-                })?)
+                match UringReader::over(direct, depth) {
+                    Ok(reader) => Arc::new(reader),
+                    Err(e) => {
+                        let message = format!("this system has no io_uring ({e}); choose `direct`");
+                        return Err(io::Error::new(e.kind(), message));
+                    }
+                }
             }
             #[cfg(not(all(feature = "uring", target_os = "linux")))]
             ReaderKind::Uring => {

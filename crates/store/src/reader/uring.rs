@@ -111,7 +111,10 @@ impl ShardReader for UringReader {
         let files: io::Result<Vec<_>> =
             reads.iter().map(|read| self.direct.file(read.file)).collect();
         let ring = self.rings.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let ring = ring.map_or_else(|| Self::ring(self.batch), Ok);
+        let ring = match ring {
+            Some(ring) => Ok(ring),
+            None => Self::ring(self.batch),
+        };
         let (Ok(files), Ok(mut ring)) = (files, ring) else { return self.direct.read_batch(reads) };
         if reads.len() > self.batch || files.iter().any(|file| !file.direct) {
             return self.direct.read_batch(reads);
@@ -119,20 +122,19 @@ impl ShardReader for UringReader {
         self.submit(&mut ring, reads, &files);
         self.rings.lock().unwrap_or_else(PoisonError::into_inner).push(ring);
         for read in reads {
-            // The file system refuses direct reads after all, or a signal came in between.
-            let again = |error: &io::Error| {
-                matches!(
-                    error.kind(),
-                    io::ErrorKind::InvalidInput
-                        | io::ErrorKind::Interrupted
-                        | io::ErrorKind::WouldBlock
-                )
-            };
-            if read.result.as_ref().is_err_and(again) {
+            if read.result.as_ref().is_err_and(is_passing) {
                 read.result = self.direct.read_at(read.file, read.offset, read.into);
             }
         }
     }
+}
+
+/// True if the file system refuses direct reads after all, or a signal came in between.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::InvalidInput | io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
+    )
 }
 
 /// Ends the process. The kernel may write to the buffers until the reads into them have completed,

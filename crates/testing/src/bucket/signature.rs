@@ -1,9 +1,11 @@
 //! The server's side of signatures of S3, version 4, by its specification and not by our client's code.
 
+use std::ops::Range;
+
 use ring::hmac;
 
 use super::Request;
-use crate::hub::sha256;
+use crate::hub::{hex, sha256};
 
 /// Longest difference of clocks, in seconds.
 const SKEW: i64 = 15 * 60;
@@ -29,15 +31,13 @@ impl Keys {
         body: &[u8],
         now: i64,
     ) -> Result<(), (u16, &'static str)> {
-        let header = |name: &str| request.headers.get(name).map_or("", String::as_str);
-        let authorization = header("authorization");
+        let authorization = request.header("authorization");
         if authorization.is_empty() {
             return Err((403, "AccessDenied"));
         }
         let malformed = (400, "AuthorizationHeaderMalformed");
         let rest = authorization.strip_prefix("AWS4-HMAC-SHA256 ").ok_or(malformed)?;
-        let part = |name: &str| rest.split(", ").find_map(|part| part.strip_prefix(name));
-        let credential = part("Credential=").ok_or(malformed)?;
+        let credential = part(rest, "Credential=").ok_or(malformed)?;
         let [id, day, region, "s3", "aws4_request"] = credential.split('/').collect::<Vec<_>>()[..]
         else {
             return Err(malformed);
@@ -48,12 +48,12 @@ impl Keys {
         if region != self.region {
             return Err(malformed);
         }
-        let stamp = header("x-amz-date");
+        let stamp = request.header("x-amz-date");
         let sent = seconds(stamp).ok_or((403, "AccessDenied"))?;
         if (sent - now).abs() > SKEW {
             return Err((403, "RequestTimeTooSkewed"));
         }
-        let names = part("SignedHeaders=").ok_or(malformed)?;
+        let names = part(rest, "SignedHeaders=").ok_or(malformed)?;
         let signed: Vec<&str> = names.split(';').collect();
         // All of these headers must be signed.
         let of_amazon = request.headers.keys().filter(|name| name.starts_with("x-amz-"));
@@ -63,54 +63,64 @@ impl Keys {
         {
             return Err((403, "AccessDenied"));
         }
-        if self.token.as_deref().unwrap_or("") != header("x-amz-security-token") {
+        if self.token.as_deref().unwrap_or("") != request.header("x-amz-security-token") {
             return Err((400, "InvalidToken"));
         }
-        let hash = header("x-amz-content-sha256");
+        let hash = request.header("x-amz-content-sha256");
         if hash != sha256(body) {
             return Err((400, "XAmzContentSHA256Mismatch"));
         }
         let lines: String =
-            signed.iter().map(|name| format!("{name}:{}\n", header(name))).collect();
+            signed.iter().map(|name| format!("{name}:{}\n", request.header(name))).collect();
         let Request { method, path, query, .. } = request;
         let query = query.as_deref().unwrap_or("");
         let canonical = format!("{method}\n{path}\n{query}\n{lines}\n{names}\n{hash}");
         let scope = format!("{day}/{region}/s3/aws4_request");
         let text = format!("AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{}", sha256(canonical.as_bytes()));
-        let keys = [day, region, "s3", "aws4_request", &text];
-        let first = format!("AWS4{}", self.secret).into_bytes();
-        let last = keys.iter().fold(first, |key, text| {
-            let key = hmac::Key::new(hmac::HMAC_SHA256, &key);
-            hmac::sign(&key, text.as_bytes()).as_ref().to_vec()
-        });
-        let expected: String = last.iter().map(|byte| format!("{byte:02x}")).collect();
-        match part("Signature=") == Some(&expected) && stamp.starts_with(day) {
+        let mut key = format!("AWS4{}", self.secret).into_bytes();
+        for text in [day, region, "s3", "aws4_request", &text] {
+            let by = hmac::Key::new(hmac::HMAC_SHA256, &key);
+            key = hmac::sign(&by, text.as_bytes()).as_ref().to_vec();
+        }
+        match part(rest, "Signature=") == Some(&hex(&key)) && stamp.starts_with(day) {
             true => Ok(()),
             false => Err((403, "SignatureDoesNotMatch")),
         }
     }
 }
 
+/// The part of an authorization with this name.
+fn part<'h>(authorization: &'h str, name: &str) -> Option<&'h str> {
+    authorization.split(", ").find_map(|part| part.strip_prefix(name))
+}
+
 /// Days since 1970 of a date.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     // Counted one by one: this is the other side of a test.
-    let leap = |year: i64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    let years: i64 = (1970..year).map(|year| 365 + i64::from(leap(year))).sum();
-    let february = 28 + i64::from(leap(year));
+    let years: i64 = (1970..year).map(|year| 365 + i64::from(is_leap(year))).sum();
+    let february = 28 + i64::from(is_leap(year));
     let months = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
     years + months.iter().take(usize::try_from(month - 1).unwrap_or(0)).sum::<i64>() + day - 1
+}
+
+fn is_leap(year: i64) -> bool {
+    year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
 }
 
 /// Seconds since 1970 of `20130524T000000Z`.
 fn seconds(stamp: &str) -> Option<i64> {
     let (date, time) = stamp.strip_suffix('Z')?.split_once('T')?;
-    let number = |text: Option<&str>| text?.parse::<i64>().ok();
-    let year = number(date.get(..4))?;
-    let month = number(date.get(4..6))?;
-    let at = days(year, month, number(date.get(6..8))?) * 86_400;
-    let hours = number(time.get(..2))?;
-    let minutes = number(time.get(2..4))?;
-    Some(at + hours * 3600 + minutes * 60 + number(time.get(4..6))?)
+    let year = number(date, 0..4)?;
+    let month = number(date, 4..6)?;
+    let day = number(date, 6..8)?;
+    let hours = number(time, 0..2)?;
+    let minutes = number(time, 2..4)?;
+    let seconds = number(time, 4..6)?;
+    Some(days(year, month, day) * 86_400 + hours * 3600 + minutes * 60 + seconds)
+}
+
+fn number(text: &str, at: Range<usize>) -> Option<i64> {
+    text.get(at)?.parse().ok()
 }
 
 /// A date as HTTP writes it.

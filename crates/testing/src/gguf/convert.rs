@@ -48,33 +48,39 @@ const ARCHITECTURES: &[(&str, &str)] = &[
 /// Names, copies and files of all goldens of which there are GGUF files. Options that files have no
 /// keys for are in the copies those of published models.
 pub fn convertible() -> Vec<(String, TempDir, GgufFile)> {
-    let file = |name: String| {
+    let mut all = Vec::new();
+    for name in goldens::variants() {
         let copy = tempfile::tempdir().unwrap();
         goldens::copy(&name, copy.path());
-        goldens::change(copy.path(), "config.json", |config| {
-            match config["model_type"].as_str().unwrap() {
-                "gpt_oss" => config["swiglu_limit"] = 7.0.into(),
-                "gemma4_text" if config["layer_types"].is_null() => {
-                    let kinds = ["sliding_attention", "sliding_attention", "full_attention"];
-                    config["layer_types"] = kinds.into();
-                    config["num_global_key_value_heads"] = Value::Null;
-                }
-                "smollm3" => config["no_rope_layers"] = Value::Null,
-                "hunyuan_v1_moe" => config["rope_scaling"] = Value::Null,
-                "gemma2" => config["query_pre_attn_scalar"] = config["head_dim"].clone(),
-                "gemma3_text" => {
-                    config["query_pre_attn_scalar"] = config["head_dim"].clone();
-                    config["sliding_window_pattern"] = 6.into();
-                }
-                _ => {}
-            }
-        });
+        goldens::change(copy.path(), "config.json", as_published);
         if name == "gemma4_text_inputs" {
             cut_table(copy.path());
         }
-        converted(copy.path()).map(|file| (name, copy, file))
-    };
-    goldens::variants().into_iter().filter_map(file).collect()
+        if let Some(file) = converted(copy.path()) {
+            all.push((name, copy, file));
+        }
+    }
+    all
+}
+
+/// Sets the options that files have no keys for to those of published models.
+fn as_published(config: &mut Value) {
+    match config["model_type"].as_str().unwrap() {
+        "gpt_oss" => config["swiglu_limit"] = 7.0.into(),
+        "gemma4_text" if config["layer_types"].is_null() => {
+            let kinds = ["sliding_attention", "sliding_attention", "full_attention"];
+            config["layer_types"] = kinds.into();
+            config["num_global_key_value_heads"] = Value::Null;
+        }
+        "smollm3" => config["no_rope_layers"] = Value::Null,
+        "hunyuan_v1_moe" => config["rope_scaling"] = Value::Null,
+        "gemma2" => config["query_pre_attn_scalar"] = config["head_dim"].clone(),
+        "gemma3_text" => {
+            config["query_pre_attn_scalar"] = config["head_dim"].clone();
+            config["sliding_window_pattern"] = 6.into();
+        }
+        _ => {}
+    }
 }
 
 /// Leaves a row of the table of Gemma 4 for each token, as published models have it.
@@ -191,10 +197,10 @@ fn add(
     if ["llama", "smollm3", "granitemoe"].contains(&arch)
         && (name.contains("attn_q.") || name.contains("attn_k."))
     {
-        let heads = |entry: &str| config[entry].as_u64().map(|heads| heads as usize);
-        let all = heads("num_attention_heads").unwrap();
-        let kv_heads = heads("num_key_value_heads").unwrap_or(all);
-        bytes = paired(&bytes, if name.contains("attn_q.") { all } else { kv_heads }, shape[0]);
+        let all = config["num_attention_heads"].as_u64().unwrap();
+        let kv_heads = config["num_key_value_heads"].as_u64().unwrap_or(all);
+        let heads = if name.contains("attn_q.") { all } else { kv_heads };
+        bytes = paired(&bytes, heads as usize, shape[0]);
     }
     if name.contains("shortconv.conv") || name.contains("ssm_conv1d") {
         shape.remove(1);

@@ -2,20 +2,19 @@
 
 use serde_json::Value;
 
-use super::{GgufFile, Key};
+use super::{GgufFile, Key, number};
 
 /// Adds the keys of layers with delta nets.
 pub(super) fn keys(file: &mut GgufFile, arch: &str, config: &Value) {
-    let number = |entry: &str| config[entry].as_u64().unwrap() as u32;
-    let heads = number("linear_num_value_heads");
+    let heads = number(config, "linear_num_value_heads");
     for (key, value) in [
-        ("ssm.conv_kernel", number("linear_conv_kernel_dim")),
-        ("ssm.state_size", number("linear_key_head_dim")),
-        ("ssm.group_count", number("linear_num_key_heads")),
+        ("ssm.conv_kernel", number(config, "linear_conv_kernel_dim")),
+        ("ssm.state_size", number(config, "linear_key_head_dim")),
+        ("ssm.group_count", number(config, "linear_num_key_heads")),
         ("ssm.time_step_rank", heads),
-        ("ssm.inner_size", heads * number("linear_value_head_dim")),
+        ("ssm.inner_size", heads * number(config, "linear_value_head_dim")),
     ] {
-        file.key(&format!("{arch}.{key}"), Key::U32(value));
+        file.key(&format!("{arch}.{key}"), Key::U32(value as u32));
     }
     if let Some(kinds) = config["layer_types"].as_array() {
         let recurrent = kinds.iter().map(|kind| kind == "linear_attention").collect();
@@ -38,12 +37,11 @@ struct Heads {
 
 impl Heads {
     fn of(config: &Value) -> Heads {
-        let number = |entry: &str| config[entry].as_u64().unwrap() as usize;
         Heads {
-            keys: number("linear_num_key_heads"),
-            values: number("linear_num_value_heads"),
-            key_dim: number("linear_key_head_dim"),
-            value_dim: number("linear_value_head_dim"),
+            keys: number(config, "linear_num_key_heads") as usize,
+            values: number(config, "linear_num_value_heads") as usize,
+            key_dim: number(config, "linear_key_head_dim") as usize,
+            value_dim: number(config, "linear_value_head_dim") as usize,
         }
     }
 
@@ -52,8 +50,13 @@ impl Heads {
     fn tiled(&self, parts: &[u8]) -> Vec<u8> {
         let parts: Vec<&[u8]> = parts.chunks(parts.len() / self.values).collect();
         let each = self.values / self.keys;
-        let order = (0..each).flat_map(|of| (0..self.keys).map(move |key| key * each + of));
-        order.flat_map(|head| parts[head]).copied().collect()
+        let mut tiled = Vec::new();
+        for of in 0..each {
+            for key in 0..self.keys {
+                tiled.extend_from_slice(parts[key * each + of]);
+            }
+        }
+        tiled
     }
 }
 
@@ -78,16 +81,24 @@ pub(super) fn apart(bytes: &[u8], row: usize, config: &Value) -> [Vec<u8>; 2] {
     let Heads { keys, values, key_dim, value_dim } = Heads::of(config);
     let own = values / keys * value_dim;
     let lens = [key_dim, key_dim, own, own].map(|rows| rows * row);
-    let of = |part: usize| {
-        let from = lens[..part].iter().sum::<usize>();
-        let heads = bytes.chunks(lens.iter().sum());
-        heads.flat_map(move |head| &head[from..][..lens[part]]).copied().collect::<Vec<u8>>()
-    };
-    [[of(0), of(1), of(2)].concat(), of(3)]
+    let mut parts = [const { Vec::new() }; 4];
+    for head in bytes.chunks(lens.iter().sum()) {
+        let mut from = 0;
+        for (part, len) in parts.iter_mut().zip(lens) {
+            part.extend_from_slice(&head[from..from + len]);
+            from += len;
+        }
+    }
+    let [queries, keys, values, gates] = parts;
+    [[queries, keys, values].concat(), gates]
 }
 
 /// Rates of decay as the file has them, from their logarithms in f32.
 pub(super) fn rates(bytes: &[u8]) -> Vec<u8> {
-    let numbers = bytes.as_chunks::<4>().0.iter().map(|n| f64::from(f32::from_le_bytes(*n)));
-    numbers.flat_map(|log| ((-log.exp()) as f32).to_le_bytes()).collect()
+    let mut rates = Vec::with_capacity(bytes.len());
+    for &number in bytes.as_chunks::<4>().0 {
+        let log = f64::from(f32::from_le_bytes(number));
+        rates.extend(((-log.exp()) as f32).to_le_bytes());
+    }
+    rates
 }

@@ -2,33 +2,35 @@
 
 use serde_json::Value;
 
-use super::{GgufFile, Key};
+use super::{GgufFile, Key, number};
 
 /// Adds the keys of layers with and without windows, and the divisors of angles of the latter.
 pub(super) fn keys(file: &mut GgufFile, arch: &str, config: &Value) {
-    let number = |entry: &str| config[entry].as_u64().unwrap() as u32;
-    let local = number("head_dim");
-    let full = number("global_head_dim");
+    let local = number(config, "head_dim") as u32;
+    let full = number(config, "global_head_dim") as u32;
     let ropes = &config["rope_parameters"];
     let theta = |kind: &str| Key::F32(ropes[kind]["rope_theta"].as_f64().unwrap() as f32);
     let kinds = config["layer_types"].as_array().unwrap();
     let windows: Vec<bool> = kinds.iter().map(|kind| kind == "sliding_attention").collect();
-    let of_local = number("num_key_value_heads") as i32;
-    let heads = config["num_global_key_value_heads"].as_u64().map_or(
-        Key::U32(of_local as u32),
-        |of_full| {
-            let of = |window: &bool| if *window { of_local } else { of_full as i32 };
-            Key::Ints(windows.iter().map(of).collect())
-        },
-    );
+    let of_local = number(config, "num_key_value_heads") as u32;
+    let heads = match config["num_global_key_value_heads"].as_u64() {
+        None => Key::U32(of_local),
+        Some(of_full) => {
+            let mut heads = Vec::new();
+            for &window in &windows {
+                heads.push(if window { of_local as i32 } else { of_full as i32 });
+            }
+            Key::Ints(heads)
+        }
+    };
     let shared = config["num_kv_shared_layers"].as_u64().unwrap_or(0) as u32;
-    let width = number("intermediate_size");
+    let width = number(config, "intermediate_size") as u32;
     let width = match config["use_double_wide_mlp"] == true {
         false => Key::U32(width),
         true => {
-            let own = kinds.len() - shared as usize;
-            let of = |layer| if layer < own { width } else { 2 * width };
-            Key::Ints((0..kinds.len()).map(|layer| of(layer) as i32).collect())
+            let mut widths = vec![width as i32; kinds.len() - shared as usize];
+            widths.resize(kinds.len(), 2 * width as i32);
+            Key::Ints(widths)
         }
     };
     for (key, value) in [
@@ -43,7 +45,10 @@ pub(super) fn keys(file: &mut GgufFile, arch: &str, config: &Value) {
         ("attention.head_count_kv", heads),
         ("attention.sliding_window_pattern", Key::Bools(windows)),
         ("attention.shared_kv_layers", Key::U32(shared)),
-        ("embedding_length_per_layer_input", Key::U32(number("hidden_size_per_layer_input"))),
+        (
+            "embedding_length_per_layer_input",
+            Key::U32(number(config, "hidden_size_per_layer_input") as u32),
+        ),
         ("feed_forward_length", width),
     ] {
         file.key(&format!("{arch}.{key}"), value);

@@ -19,8 +19,7 @@ pub(super) fn stack(file: &mut GgufFile, tensors: &Tensors, layers: u64) {
                 (expert * hidden + col) * 2 * width + 2 * row + odd
             };
             add(file, layer, to, [count, width, hidden], both, of);
-            let bias = |i: usize| 2 * i + odd;
-            add_bias(file, layer, to, [count, width], both_bias, bias);
+            add_bias(file, layer, to, [count, width], both_bias, |i| 2 * i + odd);
         }
         let of = |expert: usize, row: usize, col: usize| (expert * width + col) * hidden + row;
         add(file, layer, "down", [count, hidden, width], down, of);
@@ -36,15 +35,17 @@ fn add(
     from: &[u8],
     of: impl Fn(usize, usize, usize) -> usize,
 ) {
-    let at = |i: usize| of(i / (rows * cols), i / cols % rows, i % cols);
-    let numbers = (0..count * rows * cols).map(|i| from.as_chunks::<2>().0[at(i)]);
+    let numbers = from.as_chunks::<2>().0;
+    let mut bytes = Vec::with_capacity(2 * count * rows * cols);
+    for expert in 0..count {
+        for row in 0..rows {
+            for col in 0..cols {
+                bytes.extend(numbers[of(expert, row, col)]);
+            }
+        }
+    }
     let shape = [count, rows, cols].map(|dim| dim as u64);
-    file.tensor(
-        &format!("blk.{layer}.ffn_{to}_exps.weight"),
-        30,
-        &shape,
-        numbers.flatten().collect(),
-    );
+    file.tensor(&format!("blk.{layer}.ffn_{to}_exps.weight"), 30, &shape, bytes);
 }
 
 /// Widened to f32.
@@ -56,8 +57,12 @@ fn add_bias(
     from: &[u8],
     of: impl Fn(usize) -> usize,
 ) {
-    let numbers = (0..count * len).map(|i| from.as_chunks::<2>().0[of(i)]);
-    let bytes = numbers.flat_map(|[a, b]| [0, 0, a, b]).collect();
+    let numbers = from.as_chunks::<2>().0;
+    let mut bytes = Vec::with_capacity(4 * count * len);
+    for i in 0..count * len {
+        let [a, b] = numbers[of(i)];
+        bytes.extend([0, 0, a, b]);
+    }
     let shape = [count, len].map(|dim| dim as u64);
     file.tensor(&format!("blk.{layer}.ffn_{to}_exps.bias"), 0, &shape, bytes);
 }

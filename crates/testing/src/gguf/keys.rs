@@ -156,8 +156,11 @@ fn key_heads(config: &Value) -> Option<Key> {
     else {
         return Some(Key::U32(heads as u32));
     };
-    let of = |kind: &Value| if kind == "conv" { 0 } else { heads as i32 };
-    Some(Key::Ints(kinds.iter().map(of).collect()))
+    let mut each = Vec::with_capacity(kinds.len());
+    for kind in kinds {
+        each.push(if kind == "conv" { 0 } else { heads as i32 });
+    }
+    Some(Key::Ints(each))
 }
 
 /// The number of the function of a router.

@@ -33,13 +33,12 @@ impl GgufFile {
 }
 
 fn key(value: &Value) -> Key {
-    let whole = |value: &Value| value.as_u64().unwrap();
     match value {
         Value::Bool(flag) => Key::Bool(*flag),
         Value::String(text) => Key::Text(text.clone()),
-        Value::Int(_) => match u32::try_from(whole(value)) {
+        Value::Int(_) => match u32::try_from(value.as_u64().unwrap()) {
             Ok(number) => Key::U32(number),
-            Err(_) => Key::Raw(10, whole(value).to_le_bytes().to_vec()),
+            Err(_) => Key::Raw(10, value.as_u64().unwrap().to_le_bytes().to_vec()),
         },
         Value::Float(number) => Key::F32(*number as f32),
         Value::List(all) => match all.first() {
@@ -51,7 +50,7 @@ fn key(value: &Value) -> Key {
                 Key::Floats(all.iter().map(|v| v.as_f64().unwrap() as f32).collect())
             }
             _ => {
-                let numbers = all.iter().flat_map(|v| whole(v).to_le_bytes());
+                let numbers = all.iter().flat_map(|v| v.as_u64().unwrap().to_le_bytes());
                 let head = [&10u32.to_le_bytes()[..], &(all.len() as u64).to_le_bytes()].concat();
                 Key::Raw(9, head.into_iter().chain(numbers).collect())
             }

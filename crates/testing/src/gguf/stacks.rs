@@ -11,25 +11,21 @@ pub(super) fn stack(file: &mut GgufFile, tensors: &Tensors, layers: u64) {
             ("up", ["up_proj", "w3"]),
             ("down", ["down_proj", "w2"]),
         ] {
-            let before =
-                ["mlp", "block_sparse_moe", "feed_forward"].map(|it| format!("{it}.experts.#"));
-            let names =
-                before.iter().flat_map(|before| names.map(|name| format!("{before}.{name}")));
-            for name in names {
-                let of = |expert: u64| {
-                    let name = name.replace('#', &expert.to_string());
-                    tensors.0.get(&format!("model.layers.{layer}.{name}.weight"))
-                };
-                let all: Vec<_> = (0..).map_while(of).collect();
-                let Some((dtype, shape, _)) = all.first() else { continue };
-                let shape = [all.len() as u64, shape[0] as u64, shape[1] as u64];
-                let bytes = all.iter().flat_map(|(.., bytes)| bytes).copied().collect();
-                file.tensor(
-                    &format!("blk.{layer}.ffn_{to}_exps.weight"),
-                    kind_of(*dtype).0,
-                    &shape,
-                    bytes,
-                );
+            for within in ["mlp", "block_sparse_moe", "feed_forward"] {
+                for name in names {
+                    let before = format!("model.layers.{layer}.{within}.experts");
+                    let mut all = Vec::new();
+                    while let Some(expert) =
+                        tensors.0.get(&format!("{before}.{}.{name}.weight", all.len()))
+                    {
+                        all.push(expert);
+                    }
+                    let Some((dtype, shape, _)) = all.first() else { continue };
+                    let shape = [all.len() as u64, shape[0] as u64, shape[1] as u64];
+                    let bytes = all.iter().flat_map(|(.., bytes)| bytes).copied().collect();
+                    let name = format!("blk.{layer}.ffn_{to}_exps.weight");
+                    file.tensor(&name, kind_of(*dtype).0, &shape, bytes);
+                }
             }
         }
     }
@@ -70,16 +66,19 @@ fn in_stacks<'a>(
     tensors: &'a Tensors,
     layers: u64,
     names: [&'a str; 2],
-) -> impl Iterator<Item = (String, [usize; 3], &'a Vec<u8>, bool)> {
-    (0..layers).flat_map(move |layer| {
-        names.into_iter().enumerate().filter_map(move |(i, end)| {
-            let find = |prefix| tensors.0.get(&format!("{prefix}layers.{layer}.{end}"));
-            let (_, shape, bytes) =
-                ["model.", "model.language_model."].into_iter().find_map(find)?;
-            let name = format!("blk.{layer}.ffn_#_exps.weight");
-            Some((name, shape[..].try_into().unwrap(), bytes, i == 1))
-        })
-    })
+) -> Vec<(String, [usize; 3], &'a Vec<u8>, bool)> {
+    let mut stacks = Vec::new();
+    for layer in 0..layers {
+        for (i, end) in names.into_iter().enumerate() {
+            let plain = tensors.0.get(&format!("model.layers.{layer}.{end}"));
+            let within = tensors.0.get(&format!("model.language_model.layers.{layer}.{end}"));
+            if let Some((_, shape, bytes)) = plain.or(within) {
+                let name = format!("blk.{layer}.ffn_#_exps.weight");
+                stacks.push((name, shape[..].try_into().unwrap(), bytes, i == 1));
+            }
+        }
+    }
+    stacks
 }
 
 fn add(file: &mut GgufFile, name: &str, shape: [usize; 3], bytes: Vec<u8>) {

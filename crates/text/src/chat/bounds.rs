@@ -82,14 +82,18 @@ impl Budget {
             ValueKind::Seq | ValueKind::Iterable => {
                 // The length is paid first: a lazy list may claim to be longer than can be counted.
                 self.pay(value.len().unwrap_or(0).saturating_mul(size_of::<Value>()))?;
-                value.try_iter()?.try_for_each(|item| self.pay_nested(&item, depth + 1))
+                for item in value.try_iter()? {
+                    self.pay_nested(&item, depth + 1)?;
+                }
+                Ok(())
             }
             ValueKind::Map => {
                 self.pay(value.len().unwrap_or(0).saturating_mul(2 * size_of::<Value>()))?;
-                value.try_iter()?.try_for_each(|key| {
+                for key in value.try_iter()? {
                     self.pay_nested(&key, depth + 1)?;
-                    self.pay_nested(&value.get_item(&key)?, depth + 1)
-                })
+                    self.pay_nested(&value.get_item(&key)?, depth + 1)?;
+                }
+                Ok(())
             }
             _ => Ok(()),
         }
@@ -194,11 +198,10 @@ pub(super) fn operate(
     expression: &str,
     operands: &[Value],
 ) -> Result<Value, Error> {
-    let operand = |i: usize| operands.get(i).cloned().unwrap_or(Value::from(()));
-    let a = operand(0);
-    let b = operand(1);
-    let c = operand(2);
-    let d = operand(3);
+    let a = operand(operands, 0);
+    let b = operand(operands, 1);
+    let c = operand(operands, 2);
+    let d = operand(operands, 3);
     match expression {
         "a + b" | "a[b:c:d]" => {
             budget.pay_for_copy(&a)?;
@@ -215,6 +218,10 @@ pub(super) fn operate(
         }
     }
     ENGINE.compile_expression(expression)?.eval(context! { a, b, c, d })
+}
+
+fn operand(operands: &[Value], number: usize) -> Value {
+    operands.get(number).cloned().unwrap_or(Value::from(()))
 }
 
 /// The syntax tree with every paid operation as a call, and literal text as an expression.
@@ -287,11 +294,13 @@ fn paid<'a>(expression: &Expr<'a>) -> Expr<'a> {
         Expr::Var(e) => Expr::Var(at(e, ast::Var { id: e.id })),
         Expr::Const(e) => Expr::Const(at(e, ast::Const { value: e.value.clone() })),
         Expr::Slice(e) => {
-            let part = |part: &Option<Expr<'a>>| match part {
-                Some(part) => paid(part),
-                None => Expr::Const(Spanned::new(ast::Const { value: Value::from(()) }, span)),
-            };
-            let operands = vec![paid(&e.expr), part(&e.start), part(&e.stop), part(&e.step)];
+            let mut operands = vec![paid(&e.expr)];
+            for part in [&e.start, &e.stop, &e.step] {
+                operands.push(match part {
+                    Some(part) => paid(part),
+                    None => Expr::Const(Spanned::new(ast::Const { value: Value::from(()) }, span)),
+                });
+            }
             operation("[:]", operands, span)
         }
         Expr::UnaryOp(e) => {
@@ -393,13 +402,16 @@ fn macro_<'a>(it: &ast::Macro<'a>, body: Vec<Stmt<'a>>) -> ast::Macro<'a> {
 }
 
 fn arguments<'a>(arguments: &[CallArg<'a>]) -> Vec<CallArg<'a>> {
-    let one = |argument: &CallArg<'a>| match argument {
+    arguments.iter().map(argument).collect()
+}
+
+fn argument<'a>(argument: &CallArg<'a>) -> CallArg<'a> {
+    match argument {
         CallArg::Pos(e) => CallArg::Pos(paid(e)),
         CallArg::Kwarg(name, e) => CallArg::Kwarg(name, paid(e)),
         CallArg::PosSplat(e) => CallArg::PosSplat(paid(e)),
         CallArg::KwargSplat(e) => CallArg::KwargSplat(paid(e)),
-    };
-    arguments.iter().map(one).collect()
+    }
 }
 
 fn each<'a>(expressions: &[Expr<'a>]) -> Vec<Expr<'a>> {

@@ -10,5 +10,6 @@ const FORMATS: [(&str, &str); 3] = [
 
 /// The template of a model type.
 pub(super) fn of(model_type: &str) -> Option<&'static str> {
-    FORMATS.iter().find(|(name, _)| *name == model_type).map(|(_, template)| *template)
+    let (_, template) = FORMATS.iter().find(|(name, _)| *name == model_type)?;
+    Some(template)
 }

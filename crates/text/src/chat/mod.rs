@@ -151,13 +151,12 @@ impl ChatTemplate {
         tokenizer_config: Option<&[u8]>,
         chat_template: Option<&[u8]>,
     ) -> Result<Option<ChatTemplate>, ChatError> {
-        let damaged = |e: serde_json::Error| ChatError::Config(e.to_string());
         let mut config = serde_json::Map::new();
         if let Some(json) = tokenizer_config {
             if json.len() > MAX_CONFIG_BYTES {
                 return Err(ChatError::Config(format!("{} bytes", json.len())));
             }
-            config = serde_json::from_slice(json).map_err(damaged)?;
+            config = serde_json::from_slice(json).map_err(damaged_config)?;
         }
         let mut with_tools = None;
         let template = match (chat_template, config.remove("chat_template")) {
@@ -167,15 +166,11 @@ impl ChatTemplate {
                 text.to_owned()
             }
             (None, None | Some(serde_json::Value::Null)) => return Ok(None),
-            (None, Some(value)) => match serde_json::from_value(value).map_err(damaged)? {
+            (None, Some(value)) => match serde_json::from_value(value).map_err(damaged_config)? {
                 Templates::One(template) => template,
                 Templates::Named(templates) => {
-                    let named = |name| {
-                        let found = templates.iter().find(|t| t.name == name);
-                        found.map(|t| t.template.clone())
-                    };
-                    with_tools = named("tool_use");
-                    match named("default") {
+                    with_tools = named(&templates, "tool_use");
+                    match named(&templates, "default") {
                         Some(template) => template,
                         None => {
                             let reason = "chat_template names no `default`".to_owned();
@@ -185,18 +180,21 @@ impl ChatTemplate {
                 }
             },
         };
-        let special = config.into_iter().filter(|(name, _)| name.ends_with("_token"));
-        let special = special.filter_map(|(name, value)| {
-            let text = match serde_json::from_value(value).ok()? {
-                TokenSpelling::Text(text) | TokenSpelling::Added { content: text } => text,
-            };
-            Some((name, Json::from(text)))
-        });
-        let special = special.collect();
+        let mut special = Vec::new();
+        for (name, value) in config {
+            if !name.ends_with("_token") {
+                continue;
+            }
+            if let Ok(TokenSpelling::Text(text) | TokenSpelling::Added { content: text }) =
+                serde_json::from_value(value)
+            {
+                special.push((name, Json::from(text)));
+            }
+        }
         let found = ChatTemplate { template, with_tools, special, is_format: false };
         for template in [Some(&found.template), found.with_tools.as_ref()].into_iter().flatten() {
             check_len(template.len())?;
-            on_large_stack(|| bounds::check(template))?.map_err(|e| syntax(&e))?;
+            on_large_stack(|| bounds::check(template))?.map_err(syntax)?;
         }
         Ok(Some(found))
     }
@@ -207,9 +205,10 @@ impl ChatTemplate {
         Some(ChatTemplate { template, with_tools: None, special: Vec::new(), is_format: true })
     }
 
-    /// The text of the templates.
-    pub(super) fn sources(&self) -> impl Iterator<Item = &str> {
-        [Some(&self.template), self.with_tools.as_ref()].into_iter().flatten().map(String::as_str)
+    /// True if a template contains `words`.
+    pub(super) fn contains(&self, words: &str) -> bool {
+        let with_tools = self.with_tools.as_ref();
+        self.template.contains(words) || with_tools.is_some_and(|source| source.contains(words))
     }
 
     /// The text of the template.
@@ -224,42 +223,52 @@ impl ChatTemplate {
 
     /// True if the model may think before it answers, unless thinking is switched off.
     pub fn thinks(&self) -> bool {
-        self.sources().any(|source| source.contains("</think>"))
+        self.contains("</think>")
     }
 
     /// True if the template shows tools to the model.
     pub fn has_tools(&self) -> bool {
-        self.sources().any(|source| source.contains("tools"))
+        self.contains("tools")
     }
 
     /// Variables that switch thinking on or off. `None` if the template has no such switch. With
     /// some models the switch only changes how much they think.
     pub fn thinking(&self, think: bool) -> Option<Vec<(String, Json)>> {
-        // A variable is a switch if the prompt depends on it, which requires its name in the
-        // template.
-        let prompt = |name: &str, value: &Json| {
-            let variables = vec![(name.to_owned(), value.clone())];
-            let options =
-                ChatOptions { add_generation_prompt: true, variables, ..ChatOptions::default() };
-            self.render(&[Message::new("user", "a")], &options).ok()
-        };
-        let switches = |name: &str, value: &Json, other: &Json| {
-            let found = || prompt(name, value).zip(prompt(name, other));
-            self.template.contains(name) && found().is_some_and(|(prompt, other)| prompt != other)
-        };
-        let set = |name: &str, value| vec![(name.to_owned(), value)];
         let on = Json::from(think);
         let off = Json::from(!think);
-        let switch = SWITCHES.into_iter().find(|name| switches(name, &on, &off));
-        if let Some(name) = switch {
-            return Some(set(name, on));
+        for name in SWITCHES {
+            if self.depends_on(name, &on, &off) {
+                return Some(vec![(name.to_owned(), on)]);
+            }
         }
         // Models without the effort `none` would only be confused by this word.
         let has_none = ["\"none\"", "'none'"].iter().any(|word| self.template.contains(word));
         let much = Json::from("high");
         let little = Json::from(if has_none { "none" } else { "low" });
         let (effort, other) = if think { (much, little) } else { (little, much) };
-        switches(EFFORT, &effort, &other).then(|| set(EFFORT, effort))
+        if self.depends_on(EFFORT, &effort, &other) {
+            return Some(vec![(EFFORT.to_owned(), effort)]);
+        }
+        None
+    }
+
+    /// True if the prompt depends on the value of a variable, which requires its name in the
+    /// template.
+    fn depends_on(&self, name: &str, value: &Json, other: &Json) -> bool {
+        if !self.template.contains(name) {
+            return false;
+        }
+        let Some(prompt) = self.prompt_with(name, value) else { return false };
+        let Some(other) = self.prompt_with(name, other) else { return false };
+        prompt != other
+    }
+
+    /// The prompt for a short message, with this value of a variable.
+    fn prompt_with(&self, name: &str, value: &Json) -> Option<String> {
+        let variables = vec![(name.to_owned(), value.clone())];
+        let options =
+            ChatOptions { add_generation_prompt: true, variables, ..ChatOptions::default() };
+        self.render(&[Message::new("user", "a")], &options).ok()
     }
 
     /// The text of the [`prompt`](Self::prompt) for these messages.
@@ -302,19 +311,10 @@ impl ChatTemplate {
             environment.set_fuel(Some(STEPS));
             bounds::render(&environment, template, variables)
         })?;
-        let rendered = result.map_err(|e| {
-            if budget.spent.load(Ordering::Relaxed) {
-                return ChatError::TooMuch;
-            }
-            match e.kind() {
-                minijinja::ErrorKind::OutOfFuel => ChatError::Endless,
-                minijinja::ErrorKind::SyntaxError => syntax(&e),
-                _ => match python::raised(&e) {
-                    Some(message) => ChatError::Raised(one_line(message)),
-                    None => ChatError::Failed(one_line(&e.to_string())),
-                },
-            }
-        })?;
+        let rendered = match result {
+            Ok(rendered) => rendered,
+            Err(error) => return Err(unrendered(error, &budget)),
+        };
         Ok(if self.is_format {
             ChatPrompt::of_marked(&rendered)
         } else {
@@ -327,8 +327,33 @@ fn check_len(bytes: usize) -> Result<(), ChatError> {
     if bytes > MAX_TEMPLATE_BYTES { Err(ChatError::TooLarge { bytes }) } else { Ok(()) }
 }
 
-fn syntax(error: &minijinja::Error) -> ChatError {
+fn damaged_config(error: serde_json::Error) -> ChatError {
+    ChatError::Config(error.to_string())
+}
+
+/// The template of that name.
+fn named(templates: &[NamedTemplate], name: &str) -> Option<String> {
+    let found = templates.iter().find(|template| template.name == name)?;
+    Some(found.template.clone())
+}
+
+fn syntax(error: minijinja::Error) -> ChatError {
     ChatError::Syntax(one_line(&error.to_string()))
+}
+
+/// The reason why a rendering failed.
+fn unrendered(error: minijinja::Error, budget: &Budget) -> ChatError {
+    if budget.spent.load(Ordering::Relaxed) {
+        return ChatError::TooMuch;
+    }
+    match error.kind() {
+        minijinja::ErrorKind::OutOfFuel => ChatError::Endless,
+        minijinja::ErrorKind::SyntaxError => syntax(error),
+        _ => match python::raised(&error) {
+            Some(message) => ChatError::Raised(one_line(message)),
+            None => ChatError::Failed(one_line(&error.to_string())),
+        },
+    }
 }
 
 /// An error message from the template, on one line and shortened.

@@ -61,9 +61,10 @@ pub(super) fn environment(budget: &Arc<Budget>, now: i64) -> Environment<'static
     env.add_filter("indent", move |args: Rest<ValueOrKwargs>| {
         let args = plain(args);
         let lines = args.first().and_then(Value::as_str).map_or(0, |s| s.lines().count() + 1);
-        let width = |arg: &Value| arg.as_usize().unwrap_or(0).max(arg.as_str().map_or(0, str::len));
-        let width = args.iter().skip(1).map(width).max().unwrap_or(0).max(4);
-        args.iter().try_for_each(|arg| paid.pay_for(arg))?;
+        let width = args.iter().skip(1).map(indent_width).max().unwrap_or(0).max(4);
+        for arg in &args {
+            paid.pay_for(arg)?;
+        }
         paid.pay(lines.saturating_mul(width))?;
         ENGINE.empty_state().apply_filter("indent", &args)
     });
@@ -97,7 +98,10 @@ pub(super) fn environment(budget: &Arc<Budget>, now: i64) -> Environment<'static
     let paid = budget.clone();
     env.add_filter("tojson", move |value: Value, indent: Option<usize>, kwargs: Kwargs| {
         let json = Json {
-            indent: indent.map_or_else(|| kwargs.get("indent"), |indent| Ok(Some(indent)))?,
+            indent: match indent {
+                Some(indent) => Some(indent),
+                None => kwargs.get("indent")?,
+            },
             ascii: kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false),
             sort_keys: kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
         };
@@ -147,9 +151,9 @@ pub(super) fn environment(budget: &Arc<Budget>, now: i64) -> Environment<'static
         Err::<Value, _>(failed("raised").with_source(Raised(message)))
     });
     env.add_function("strftime_now", move |format: &str| {
-        let time = jiff::Timestamp::from_second(now).map_err(|e| failed(&e.to_string()))?;
+        let time = jiff::Timestamp::from_second(now).map_err(no_time)?;
         let time = jiff::tz::TimeZone::UTC.to_datetime(time);
-        jiff::fmt::strtime::format(format, time).map_err(|e| failed(&e.to_string()))
+        jiff::fmt::strtime::format(format, time).map_err(no_time)
     });
     env
 }
@@ -202,6 +206,15 @@ fn unwritten(_: fmt::Error) -> Error {
     failed("too much text")
 }
 
+fn no_time(cause: jiff::Error) -> Error {
+    failed(&cause.to_string())
+}
+
+/// Width of an indentation: a number, or the length of a text.
+fn indent_width(arg: &Value) -> usize {
+    arg.as_usize().unwrap_or(0).max(arg.as_str().map_or(0, str::len))
+}
+
 /// Pays for a method call, whose result may be larger than its input.
 fn pay_for_method(
     budget: &Budget,
@@ -213,11 +226,11 @@ fn pay_for_method(
         return if method == "count" { budget.pay_for(value) } else { Ok(()) };
     };
     budget.pay(text.len())?;
-    let of_args = |i: usize| args.get(i).and_then(Value::as_str).unwrap_or_default();
     match method {
         "replace" => {
-            let times = text.matches(of_args(0)).count();
-            budget.pay(times.saturating_mul(of_args(1).len()))
+            let from = args.first().and_then(Value::as_str).unwrap_or_default();
+            let to = args.get(1).and_then(Value::as_str).unwrap_or_default();
+            budget.pay(text.matches(from).count().saturating_mul(to.len()))
         }
         "split" => {
             let pieces = match args.first().and_then(Value::as_str) {
@@ -246,7 +259,12 @@ fn pay_for_format(budget: &Budget, args: &[Value]) -> Result<(), Error> {
     let fields = format.matches(['%', '{']).count();
     budget.pay(fields.saturating_mul(1000))?;
     // Each field may print any argument.
-    args.iter().try_for_each(|arg| (0..fields.max(1)).try_for_each(|_| budget.pay_for(arg)))
+    for arg in args {
+        for _ in 0..fields.max(1) {
+            budget.pay_for(arg)?;
+        }
+    }
+    Ok(())
 }
 
 fn join(
@@ -297,7 +315,7 @@ fn print(out: &mut BudgetedText<'_>, value: &Value) -> Result<(), Error> {
 fn repr(out: &mut BudgetedText<'_>, value: &Value, depth: usize) -> Result<(), Error> {
     out.budget.pay_for_node(depth)?;
     match value.kind() {
-        ValueKind::String => quoted(out, value.as_str().unwrap_or_default()),
+        ValueKind::String => quoted(out, value.as_str().unwrap_or_default()).map_err(unwritten),
         ValueKind::None => out.write_str("None").map_err(unwritten),
         ValueKind::Bool => {
             out.write_str(if value.is_true() { "True" } else { "False" }).map_err(unwritten)
@@ -327,31 +345,27 @@ fn repr(out: &mut BudgetedText<'_>, value: &Value, depth: usize) -> Result<(), E
     }
 }
 
-fn quoted(out: &mut BudgetedText<'_>, text: &str) -> Result<(), Error> {
+fn quoted(out: &mut BudgetedText<'_>, text: &str) -> fmt::Result {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
-    let mut write = || {
-        out.write_char(quote)?;
-        for c in text.chars() {
-            match c {
-                '\n' => out.write_str("\\n")?,
-                '\r' => out.write_str("\\r")?,
-                '\t' => out.write_str("\\t")?,
-                '\\' => out.write_str("\\\\")?,
-                c if c == quote => write!(out, "\\{c}")?,
-                c if (c as u32) < 32 || c as u32 == 127 => write!(out, "\\x{:02x}", c as u32)?,
-                c => out.write_char(c)?,
-            }
+    out.write_char(quote)?;
+    for c in text.chars() {
+        match c {
+            '\n' => out.write_str("\\n")?,
+            '\r' => out.write_str("\\r")?,
+            '\t' => out.write_str("\\t")?,
+            '\\' => out.write_str("\\\\")?,
+            c if c == quote => write!(out, "\\{c}")?,
+            c if (c as u32) < 32 || c as u32 == 127 => write!(out, "\\x{:02x}", c as u32)?,
+            c => out.write_char(c)?,
         }
-        out.write_char(quote)
-    };
-    write().map_err(unwritten)
+    }
+    out.write_char(quote)
 }
 
 /// A number as Python prints it: whole floats with `.0`, large and small ones as `1e+20`.
 fn number(out: &mut BudgetedText<'_>, value: &Value) -> Result<(), Error> {
-    let Some(x) = (!value.is_integer()).then(|| f64::try_from(value.clone()).ok()).flatten() else {
-        return write!(out, "{value}").map_err(unwritten);
-    };
+    let float = if value.is_integer() { None } else { f64::try_from(value.clone()).ok() };
+    let Some(x) = float else { return write!(out, "{value}").map_err(unwritten) };
     let exponent = if x == 0.0 { 0.0 } else { x.abs().log10().floor() };
     let written = if !x.is_finite() {
         write!(
@@ -397,7 +411,9 @@ impl Json {
     ) -> Result<(), Error> {
         out.budget.pay_for_node(depth)?;
         match value.kind() {
-            ValueKind::String => self.quoted(out, value.as_str().unwrap_or_default()),
+            ValueKind::String => {
+                self.quoted(out, value.as_str().unwrap_or_default()).map_err(unwritten)
+            }
             ValueKind::None => out.write_str("null").map_err(unwritten),
             ValueKind::Bool => write!(out, "{}", value.is_true()).map_err(unwritten),
             ValueKind::Number => number(out, value),
@@ -420,11 +436,11 @@ impl Json {
                 for (i, key) in keys.iter().enumerate() {
                     self.separate(out, i == 0, comma, depth + 1)?;
                     match key.as_str() {
-                        Some(key) => self.quoted(out, key)?,
+                        Some(key) => self.quoted(out, key).map_err(unwritten)?,
                         None => {
                             let mut text = BudgetedText { text: String::new(), budget: out.budget };
                             self.write(&mut text, key, comma, colon, depth + 1)?;
-                            self.quoted(out, &text.text)?;
+                            self.quoted(out, &text.text).map_err(unwritten)?;
                         }
                     }
                     out.write_str(colon).map_err(unwritten)?;
@@ -469,28 +485,25 @@ impl Json {
         Ok(())
     }
 
-    fn quoted(&self, out: &mut BudgetedText<'_>, text: &str) -> Result<(), Error> {
-        let mut write = || {
-            out.write_char('"')?;
-            for c in text.chars() {
-                match c {
-                    '"' => out.write_str("\\\"")?,
-                    '\\' => out.write_str("\\\\")?,
-                    '\n' => out.write_str("\\n")?,
-                    '\r' => out.write_str("\\r")?,
-                    '\t' => out.write_str("\\t")?,
-                    '\u{8}' => out.write_str("\\b")?,
-                    '\u{c}' => out.write_str("\\f")?,
-                    c if (c as u32) < 32 || self.ascii && !c.is_ascii() => {
-                        for unit in c.encode_utf16(&mut [0; 2]) {
-                            write!(out, "\\u{unit:04x}")?;
-                        }
+    fn quoted(&self, out: &mut BudgetedText<'_>, text: &str) -> fmt::Result {
+        out.write_char('"')?;
+        for c in text.chars() {
+            match c {
+                '"' => out.write_str("\\\"")?,
+                '\\' => out.write_str("\\\\")?,
+                '\n' => out.write_str("\\n")?,
+                '\r' => out.write_str("\\r")?,
+                '\t' => out.write_str("\\t")?,
+                '\u{8}' => out.write_str("\\b")?,
+                '\u{c}' => out.write_str("\\f")?,
+                c if (c as u32) < 32 || self.ascii && !c.is_ascii() => {
+                    for unit in c.encode_utf16(&mut [0; 2]) {
+                        write!(out, "\\u{unit:04x}")?;
                     }
-                    c => out.write_char(c)?,
                 }
+                c => out.write_char(c)?,
             }
-            out.write_char('"')
-        };
-        write().map_err(unwritten)
+        }
+        out.write_char('"')
     }
 }

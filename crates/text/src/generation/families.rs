@@ -48,7 +48,8 @@ impl Recommended {
             // No publisher recommends a value.
             (MIN_P.name, 0.0),
         ];
-        named.into_iter().find(|(name, _)| *name == setting.name).map(|(_, value)| value)
+        let (_, value) = named.into_iter().find(|(name, _)| *name == setting.name)?;
+        Some(value)
     }
 }
 

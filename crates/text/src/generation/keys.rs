@@ -27,9 +27,8 @@ impl GenerationFile {
             return ignored;
         }
         let mut window = None;
-        let keys = config.entries.range(PREFIX.to_owned()..);
-        let keys = keys.map_while(|(key, value)| Some((key.strip_prefix(PREFIX)?, value)));
-        for (key, value) in keys {
+        for (key, value) in config.entries.range(PREFIX.to_owned()..) {
+            let Some(key) = key.strip_prefix(PREFIX) else { break };
             let number = value.as_f64();
             let (setting, place): (&Setting, _) = match key {
                 "temp" => (&TEMPERATURE, &mut self.temperature),

@@ -37,6 +37,19 @@ pub(super) struct HeaderTokens<'a> {
     scores: Option<GgufList<'a>>,
 }
 
+/// One of the tokens.
+struct HeaderToken<'a> {
+    text: &'a str,
+    kind: i128,
+}
+
+impl HeaderToken<'_> {
+    /// True if it is recognised wherever a text spells it out.
+    fn is_added(&self) -> bool {
+        matches!(self.kind, UNKNOWN | CONTROL | USER_DEFINED) && !self.text.is_empty()
+    }
+}
+
 /// The steps of a tokenizer around its model, as in a `tokenizer.json`.
 struct JsonSteps {
     normalizer: Json,
@@ -52,17 +65,12 @@ impl<'a> HeaderTokens<'a> {
         keys: &HeaderKeys,
         lists: &HeaderLists<'a>,
     ) -> Result<HeaderTokens<'a>, GgufTextError> {
-        let optional = |key| match lists.get(key).copied() {
-            None if keys.contains_key(key) => Err(GgufTextError::Wrong(key)),
-            list => Ok(list),
-        };
-        let list = |key| optional(key)?.ok_or(GgufTextError::Missing(key));
-        let tokens = list(TOKENS)?;
-        let types = optional(TYPES)?;
+        let tokens = list(keys, lists, TOKENS)?;
+        let types = optional_list(keys, lists, TYPES)?;
         let is_scored = model == "llama";
         let (merges, scores) = match is_scored {
-            true => (None, Some(list(SCORES)?)),
-            false => (Some(list(MERGES)?), None),
+            true => (None, Some(list(keys, lists, SCORES)?)),
+            false => (Some(list(keys, lists, MERGES)?), None),
         };
         let kind = if is_scored { ModelKind::ScoredBpe } else { ModelKind::Bpe };
         let merge_count = merges.map_or(0, |merges| merges.count());
@@ -83,10 +91,10 @@ impl<'a> HeaderTokens<'a> {
         }
         let mut sizes = self.sizes;
         for token in self.each()? {
-            let (text, kind) = token?;
-            sizes.add(text.len());
-            if is_added(text, kind) {
-                sizes.add_added(text.len());
+            let token = token?;
+            sizes.add(token.text.len());
+            if token.is_added() {
+                sizes.add_added(token.text.len());
             }
         }
         self.sizes = sizes;
@@ -96,18 +104,20 @@ impl<'a> HeaderTokens<'a> {
     /// The tokens with their types.
     fn each(
         &self,
-    ) -> Result<impl Iterator<Item = Result<(&'a str, i128), GgufTextError>> + use<'a>, GgufTextError>
+    ) -> Result<impl Iterator<Item = Result<HeaderToken<'a>, GgufTextError>> + use<'a>, GgufTextError>
     {
         let texts = self.tokens.texts().ok_or(GgufTextError::Wrong(TOKENS))?;
-        let types = self.types.map(|types| types.numbers().ok_or(GgufTextError::Wrong(TYPES)));
-        let mut types = types.transpose()?;
+        let mut types = match self.types {
+            Some(types) => Some(types.numbers().ok_or(GgufTextError::Wrong(TYPES))?),
+            None => None,
+        };
         Ok(texts.map(move |text| {
             let kind = match types.as_mut().map(Iterator::next) {
                 None => NORMAL,
                 Some(Some(Ok(Value::Int(kind)))) => kind,
                 Some(_) => return Err(GgufTextError::Wrong(TYPES)),
             };
-            Ok((text?, kind))
+            Ok(HeaderToken { text: text?, kind })
         }))
     }
 
@@ -117,29 +127,19 @@ impl<'a> HeaderTokens<'a> {
         let name = name.as_str().ok_or(GgufTextError::Wrong(PRE_KEY))?;
         let pre = PRE.iter().find(|pre| pre.names.contains(&name));
         let pre = pre.ok_or_else(|| unsupported(PRE_KEY, name))?;
-        let bytes = |use_regex: bool| {
-            json!({
-                "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
-                "use_regex": use_regex,
-            })
-        };
-        let split = |pattern: &&str| {
-            json!({
-                "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated",
-                "invert": false,
-            })
-        };
         let pre_tokenizer = match pre.patterns {
-            [] => bytes(true),
+            [] => byte_level_step(true),
             patterns => {
-                let steps: Vec<Json> = patterns.iter().map(split).chain([bytes(false)]).collect();
+                let mut steps: Vec<Json> = patterns.iter().copied().map(split_step).collect();
+                steps.push(byte_level_step(false));
                 json!({ "type": "Sequence", "pretokenizers": steps })
             }
         };
         let normalizer = if pre.normalized { json!({ "type": "NFC" }) } else { Json::Null };
         let vocabulary = self.vocabulary()?;
         let post_processor = around(keys, &vocabulary, pre.begins)?;
-        let steps = JsonSteps { normalizer, pre_tokenizer, post_processor, decoder: bytes(true) };
+        let decoder = byte_level_step(true);
+        let steps = JsonSteps { normalizer, pre_tokenizer, post_processor, decoder };
         let options = BpeOptions { takes_whole_words: pre.whole_words, ..BpeOptions::default() };
         self.parts(steps, vocabulary, options)
     }
@@ -148,10 +148,12 @@ impl<'a> HeaderTokens<'a> {
     /// SentencePiece has scores, from which its merges follow.
     pub(super) fn on_text(&self, keys: &HeaderKeys) -> Result<TokenizerParts, GgufTextError> {
         let space = flag(keys, "tokenizer.ggml.add_space_prefix")?;
-        let replace = |from: &str, to: &str| json!({ "type": "Replace", "pattern": { "String": from }, "content": to });
-        let mut normalizers = vec![replace(" ", "▁")];
-        let mut decoders =
-            vec![replace("▁", " "), json!({ "type": "ByteFallback" }), json!({ "type": "Fuse" })];
+        let mut normalizers = vec![replace_step(" ", "▁")];
+        let mut decoders = vec![
+            replace_step("▁", " "),
+            json!({ "type": "ByteFallback" }),
+            json!({ "type": "Fuse" }),
+        ];
         if space.unwrap_or(self.scores.is_some()) {
             normalizers.insert(0, json!({ "type": "Prepend", "prepend": "▁" }));
             decoders.push(json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 }));
@@ -159,7 +161,9 @@ impl<'a> HeaderTokens<'a> {
         let vocabulary = self.vocabulary()?;
         let unknown = keys.get("tokenizer.ggml.unknown_token_id").and_then(Value::as_u64);
         let unknown = unknown.and_then(|id| text(&vocabulary, id)).map(str::to_owned);
-        if let Some(unknown) = unknown.as_ref().filter(|unknown| unknown.len() > MAX_UNKNOWN) {
+        if let Some(unknown) = &unknown
+            && unknown.len() > MAX_UNKNOWN
+        {
             let long = format!("a token for unknown characters of {} bytes", unknown.len());
             return Err(TokenizerError::Unsupported(long).into());
         }
@@ -205,16 +209,16 @@ impl<'a> HeaderTokens<'a> {
     fn vocabulary(&self) -> Result<Vocabulary, GgufTextError> {
         let mut entries = Entries::with_capacity(self.sizes.tokens, self.sizes.bytes);
         for (id, token) in (0..).zip(self.each()?) {
-            entries.push(token?.0, id).ok_or(GgufTextError::Wrong(TOKENS))?;
+            entries.push(token?.text, id).ok_or(GgufTextError::Wrong(TOKENS))?;
         }
         let vocabulary = Vocabulary::new(entries);
         if vocabulary.len() == self.sizes.tokens {
             return Ok(vocabulary);
         }
         for (id, token) in (0..).zip(self.each()?) {
-            let (text, _) = token?;
-            if vocabulary.id(text) != Some(id) {
-                return Err(GgufTextError::Twice(start(text)));
+            let token = token?;
+            if vocabulary.id(token.text) != Some(id) {
+                return Err(GgufTextError::Twice(start(token.text)));
             }
         }
         Err(GgufTextError::Wrong(TOKENS))
@@ -224,15 +228,14 @@ impl<'a> HeaderTokens<'a> {
     /// tokens. SentencePiece merges into the token with the highest score first.
     fn merge_scores(&self, scores: GgufList<'_>) -> Result<MergeScores, GgufTextError> {
         let numbers = scores.numbers().ok_or(GgufTextError::Wrong(SCORES))?;
-        let number = |value: Result<Value, _>| value?.as_f64().ok_or(GgufTextError::Wrong(SCORES));
         let mut values = Vec::with_capacity(scores.count());
         for value in numbers {
-            values.push(number(value)?);
+            values.push(value?.as_f64().ok_or(GgufTextError::Wrong(SCORES))?);
         }
         let mut is_made = Vec::with_capacity(scores.count());
         for token in self.each()? {
-            let (text, kind) = token?;
-            is_made.push(kind == NORMAL && text.len() <= MAX_MADE);
+            let token = token?;
+            is_made.push(token.kind == NORMAL && token.text.len() <= MAX_MADE);
         }
         Ok(MergeScores::new(&values, |id| is_made[id as usize]))
     }
@@ -241,19 +244,34 @@ impl<'a> HeaderTokens<'a> {
     fn added(&self) -> Result<Vec<AddedToken>, GgufTextError> {
         let mut added = Vec::with_capacity(self.sizes.added);
         for token in self.each()? {
-            let (text, kind) = token?;
-            if is_added(text, kind) {
-                let special = kind != USER_DEFINED;
-                added.push(AddedToken::from(text, special).normalized(false));
+            let token = token?;
+            if token.is_added() {
+                let special = token.kind != USER_DEFINED;
+                added.push(AddedToken::from(token.text, special).normalized(false));
             }
         }
         Ok(added)
     }
 }
 
-/// True for a token that is recognised wherever a text spells it out.
-fn is_added(text: &str, kind: i128) -> bool {
-    matches!(kind, UNKNOWN | CONTROL | USER_DEFINED) && !text.is_empty()
+/// A list of a header, if it has one.
+fn optional_list<'a>(
+    keys: &HeaderKeys,
+    lists: &HeaderLists<'a>,
+    key: &'static str,
+) -> Result<Option<GgufList<'a>>, GgufTextError> {
+    match lists.get(key).copied() {
+        None if keys.contains_key(key) => Err(GgufTextError::Wrong(key)),
+        list => Ok(list),
+    }
+}
+
+fn list<'a>(
+    keys: &HeaderKeys,
+    lists: &HeaderLists<'a>,
+    key: &'static str,
+) -> Result<GgufList<'a>, GgufTextError> {
+    optional_list(keys, lists, key)?.ok_or(GgufTextError::Missing(key))
 }
 
 /// The merges of a list, best first: two tokens with a blank between them.
@@ -265,16 +283,42 @@ fn merge_ranks(merges: GgufList<'_>, vocabulary: &Vocabulary) -> Result<MergeRan
         if merge.starts_with("#version") {
             continue;
         }
-        let mut ids = || {
-            let (left, right) = merge.split_once(' ').filter(|(_, right)| !right.contains(' '))?;
-            joined.clear();
-            joined.push_str(left);
-            joined.push_str(right);
-            Some([vocabulary.id(left)?, vocabulary.id(right)?, vocabulary.id(&joined)?])
+        let Some(ids) = merge_ids(merge, vocabulary, &mut joined) else {
+            return Err(GgufTextError::Merge(start(merge)));
         };
-        all.push(ids().ok_or_else(|| GgufTextError::Merge(start(merge)))?);
+        all.push(ids);
     }
     Ok(MergeRanks::new(all))
+}
+
+/// The ids of two tokens with a blank between them, and of the token that they make.
+fn merge_ids(merge: &str, vocabulary: &Vocabulary, joined: &mut String) -> Option<[u32; 3]> {
+    let (left, right) = merge.split_once(' ')?;
+    if right.contains(' ') {
+        return None;
+    }
+    joined.clear();
+    joined.push_str(left);
+    joined.push_str(right);
+    Some([vocabulary.id(left)?, vocabulary.id(right)?, vocabulary.id(joined)?])
+}
+
+fn byte_level_step(use_regex: bool) -> Json {
+    json!({
+        "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+        "use_regex": use_regex,
+    })
+}
+
+fn split_step(pattern: &str) -> Json {
+    json!({
+        "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated",
+        "invert": false,
+    })
+}
+
+fn replace_step(from: &str, to: &str) -> Json {
+    json!({ "type": "Replace", "pattern": { "String": from }, "content": to })
 }
 
 /// The tokens before and after every text.
@@ -296,8 +340,8 @@ fn around(keys: &HeaderKeys, vocabulary: &Vocabulary, begins: bool) -> Result<Js
             None if said.is_none() => continue,
             None => return Err(GgufTextError::Missing(key)),
         };
-        let id = id.as_u64().and_then(|id| Some((id, text(vocabulary, id)?)));
-        let (id, token) = id.ok_or(GgufTextError::Wrong(key))?;
+        let id = id.as_u64().ok_or(GgufTextError::Wrong(key))?;
+        let token = text(vocabulary, id).ok_or(GgufTextError::Wrong(key))?;
         let at = if end == "bos" { 0 } else { single.len() };
         single.insert(at, json!({ "SpecialToken": { "id": token, "type_id": 0 } }));
         special.insert(token.to_owned(), json!({ "id": token, "ids": [id], "tokens": [token] }));

@@ -88,11 +88,15 @@ impl ArgumentRules<'_> {
             Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
             _ => BTreeSet::new(),
         };
-        let unnamed = required.iter().filter(|name| !properties.contains_key(**name));
-        let unnamed: Vec<&str> = unnamed.copied().collect();
-        let named = properties.iter().map(|(name, schema)| (name.as_str(), schema));
-        let all: Vec<(&str, &Value)> =
-            named.chain(unnamed.iter().map(|name| (*name, others))).collect();
+        let mut all: Vec<(&str, &Value)> = Vec::new();
+        for (name, schema) in properties {
+            all.push((name, schema));
+        }
+        for &name in &required {
+            if !properties.contains_key(name) {
+                all.push((name, others));
+            }
+        }
         let mut parts = Vec::new();
         for (at, (name, schema)) in all.iter().enumerate() {
             let id = format!("{}_{at}", self.number);
@@ -106,11 +110,11 @@ impl ArgumentRules<'_> {
                 }
                 continue;
             };
-            let alternatives = values.into_iter().map(|(kind, value)| {
+            let mut alternatives = Vec::with_capacity(values.len());
+            for (kind, value) in values {
                 let open = format!("{}{tag}{}", self.tags.open, self.tags.after_name(kind));
-                format!("{} {value}", self.marks.rule(&open))
-            });
-            let alternatives: Vec<String> = alternatives.collect();
+                alternatives.push(format!("{} {value}", self.marks.rule(&open)));
+            }
             let _ = writeln!(self.lark, "arg_{id}: {}", alternatives.join(" | "));
             parts.push(format!("arg_{id}{}", if is_required { "" } else { "?" }));
         }
@@ -128,7 +132,7 @@ impl ArgumentRules<'_> {
         }
         let _ = write!(self.lark, "N_{}: {NAME}", self.number);
         if !names.is_empty() {
-            let names: Vec<String> = names.iter().map(|name| quoted(name)).collect();
+            let names: Vec<String> = names.iter().copied().map(quoted).collect();
             let _ = write!(self.lark, " & ~({})", names.join(" | "));
         }
         self.lark.push('\n');
@@ -174,15 +178,7 @@ impl ArgumentRules<'_> {
     ) -> Result<Vec<(&'static str, String)>, StructureError> {
         let found = Alternatives::of(schema, self.root);
         let kinds = if self.tags.are_typed() { BTreeSet::new() } else { found.kinds() };
-        let mut values: Vec<(&'static str, Vec<String>)> = Vec::new();
-        let mut add = |kind: &'static str, value: String| {
-            // Formats without types have one tag for all values.
-            let kind = if self.tags.are_typed() { kind } else { "string" };
-            match values.iter_mut().find(|(known, _)| *known == kind) {
-                Some((_, all)) => all.push(value),
-                None => values.push((kind, vec![value])),
-            }
-        };
+        let mut values = ArgumentValues { are_typed: self.tags.are_typed(), by_kind: Vec::new() };
         let close = self.marks.rule(self.tags.close);
         for (at, alternative) in found.all.iter().enumerate() {
             match alternative {
@@ -190,10 +186,10 @@ impl ArgumentRules<'_> {
                     let id = format!("{id}_{at}");
                     let (terminals, value) = text(&id, *limits, &kinds, self.tags, self.marks)?;
                     self.lark.push_str(&terminals);
-                    add("string", value);
+                    values.add("string", value);
                 }
                 Alternative::Typed(kind, schema) => {
-                    add(kind, format!("{} {close}", self.typed(kind, schema)));
+                    values.add(kind, format!("{} {close}", self.typed(kind, schema)));
                 }
                 Alternative::Literal(Value::String(text)) => {
                     let is_string = match json(text) {
@@ -203,20 +199,22 @@ impl ArgumentRules<'_> {
                         None => true,
                     };
                     if is_string && !text.contains(self.tags.barred) {
-                        add("string", format!("{} {close}", quoted(text)));
+                        values.add("string", format!("{} {close}", quoted(text)));
                     }
                 }
                 Alternative::Literal(value) => {
                     let text = value.to_string();
                     if let Some((kind, text)) = json(&text) {
-                        add(kind, format!("{} {close}", quoted(text)));
+                        values.add(kind, format!("{} {close}", quoted(text)));
                     }
                 }
             }
         }
-        let joined =
-            |(kind, all): (&'static str, Vec<String>)| (kind, format!("({})", all.join(" | ")));
-        Ok(values.into_iter().map(joined).collect())
+        let mut joined = Vec::with_capacity(values.by_kind.len());
+        for (kind, all) in values.by_kind {
+            joined.push((kind, format!("({})", all.join(" | "))));
+        }
+        Ok(joined)
     }
 
     /// A value of another type than a string.
@@ -248,6 +246,23 @@ impl ArgumentRules<'_> {
     }
 }
 
+/// The values of an argument, by their JSON type.
+struct ArgumentValues {
+    /// False for formats without types, which have one tag for all values.
+    are_typed: bool,
+    by_kind: Vec<(&'static str, Vec<String>)>,
+}
+
+impl ArgumentValues {
+    fn add(&mut self, kind: &'static str, value: String) {
+        let kind = if self.are_typed { kind } else { "string" };
+        match self.by_kind.iter_mut().find(|(known, _)| *known == kind) {
+            Some((_, all)) => all.push(value),
+            None => self.by_kind.push((kind, vec![value])),
+        }
+    }
+}
+
 /// Terminals for a text and its closing tag, and the rule that uses them. `kinds` are the types
 /// that the text must not look like.
 fn text(
@@ -257,19 +272,20 @@ fn text(
     tags: &ArgumentTags,
     marks: &Marks,
 ) -> Result<(String, String), StructureError> {
-    let number = |key: &str| limits.and_then(|limits| limits.get(key)).and_then(Value::as_u64);
-    let least = number("minLength").unwrap_or(0);
-    let most = number("maxLength");
+    let nothing = Map::new();
+    let limits = limits.unwrap_or(&nothing);
+    let least = limits.get("minLength").and_then(Value::as_u64).unwrap_or(0);
+    let most = limits.get("maxLength").and_then(Value::as_u64);
     if most.is_some_and(|most| most < least) {
         return Err(refused("a text has a maximum length below its minimum"));
     }
     let barred = pattern::literal(tags.barred);
     let mut parts = vec!["/(?s:.*)/".to_owned(), format!("~/(?s:.*){barred}(?s:.*)/")];
     if least > 0 || most.is_some() {
-        let most = most.map_or(String::new(), |most| most.to_string());
+        let most = most.as_ref().map(u64::to_string).unwrap_or_default();
         parts.push(format!("/(?s:.{{{least},{most}}})/"));
     }
-    let given = limits.and_then(|limits| limits.get("pattern")).and_then(Value::as_str);
+    let given = limits.get("pattern").and_then(Value::as_str);
     if let Some(given) = given {
         parts.push(format!("/{}/", pattern::whole(given)));
     }

@@ -81,7 +81,6 @@ fn words(grammar: &str) -> Result<Vec<Word>, String> {
             '[' => Word::Lark(class(&mut chars)?),
             '{' => {
                 let times: String = chars.by_ref().take_while(|&c| c != '}').collect();
-                let is_count = |text: &str| text.trim().parse::<u16>().is_ok();
                 let fits = match times.split_once(',') {
                     Some((least, most)) => {
                         is_count(least) && (most.trim().is_empty() || is_count(most))
@@ -93,9 +92,8 @@ fn words(grammar: &str) -> Result<Vec<Word>, String> {
                 }
                 Word::Lark(format!("{{{}}}", times.replace(' ', "")))
             }
-            c if c.is_ascii_alphanumeric() || c == '-' || c == '_' => {
+            c if is_name(&c) => {
                 let mut name = String::from(c);
-                let is_name = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
                 while let Some(c) = chars.next_if(is_name) {
                     name.push(c);
                 }
@@ -121,6 +119,15 @@ fn literal(chars: &mut Peekable<Chars<'_>>) -> Result<String, String> {
     Err("a text has no end".to_owned())
 }
 
+/// True for a number of repetitions.
+fn is_count(text: &str) -> bool {
+    text.trim().parse::<u16>().is_ok()
+}
+
+fn is_name(c: &char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '-' | '_')
+}
+
 /// The characters up to a bracket.
 fn class(chars: &mut Peekable<Chars<'_>>) -> Result<String, String> {
     let mut class = String::from("/[");
@@ -128,21 +135,16 @@ fn class(chars: &mut Peekable<Chars<'_>>) -> Result<String, String> {
         class.push('^');
     }
     let mut is_empty = true;
-    let next = |chars: &mut Peekable<Chars<'_>>| match chars.next() {
-        Some('\\') => escaped(chars).map(Some),
-        Some(']') => Ok(None),
-        Some(c) => Ok(Some(c)),
-        None => Err("a list of characters has no end".to_owned()),
-    };
-    while let Some(first) = next(chars)? {
+    while let Some(first) = class_member(chars)? {
         let _ = write!(class, "\\x{{{:X}}}", u32::from(first));
         is_empty = false;
         // A dash at the end of a class is literal.
         let mut ahead = chars.clone();
         if ahead.next() == Some('-') && ahead.peek().is_some_and(|&c| c != ']') {
             chars.next();
-            let Some(last) = next(chars)?.filter(|&last| last >= first) else {
-                return Err("a range of characters has no end".to_owned());
+            let last = match class_member(chars)? {
+                Some(last) if last >= first => last,
+                _ => return Err("a range of characters has no end".to_owned()),
             };
             let _ = write!(class, "-\\x{{{:X}}}", u32::from(last));
         }
@@ -150,6 +152,16 @@ fn class(chars: &mut Peekable<Chars<'_>>) -> Result<String, String> {
     match is_empty {
         true => Err("a list of characters is empty".to_owned()),
         false => Ok(class + "]/"),
+    }
+}
+
+/// The next character of a class; `None` at the bracket.
+fn class_member(chars: &mut Peekable<Chars<'_>>) -> Result<Option<char>, String> {
+    match chars.next() {
+        Some('\\') => escaped(chars).map(Some),
+        Some(']') => Ok(None),
+        Some(c) => Ok(Some(c)),
+        None => Err("a list of characters has no end".to_owned()),
     }
 }
 

@@ -66,7 +66,9 @@ impl Grammar {
         }
         let mut set = self.matcher.compute_mask().map_err(|e| failure(&e.to_string()))?;
         if !self.may_end {
-            self.ends.iter().for_each(|&end| set.disallow_token(end));
+            for &end in self.ends.iter() {
+                set.disallow_token(end);
+            }
         }
         match set.is_zero() {
             true => Err(failure("no token fits")),

@@ -16,9 +16,8 @@ pub(super) fn whole(pattern: &str) -> String {
         Some(rest) => (rest, ""),
         None => (pattern, "(?s:.*)"),
     };
-    let slashes = |text: &str| text.len() - text.trim_end_matches('\\').len();
     let (inner, after) = match inner.strip_suffix('$') {
-        Some(rest) if slashes(rest) % 2 == 0 => (rest, ""),
+        Some(rest) if slashes_at_end(rest).is_multiple_of(2) => (rest, ""),
         _ => (inner, "(?s:.*)"),
     };
     let mut out = format!("{before}(?:");
@@ -32,6 +31,10 @@ pub(super) fn whole(pattern: &str) -> String {
         is_escaped = c == '\\' && !is_escaped;
     }
     out + ")" + after
+}
+
+fn slashes_at_end(text: &str) -> usize {
+    text.len() - text.trim_end_matches('\\').len()
 }
 
 #[cfg(test)]

@@ -64,7 +64,10 @@ impl<'s> Variants<'s> {
                     }
                 }
                 ("anyOf" | "oneOf", Value::Array(list)) => {
-                    let sum = list.iter().fold(0_u64, |sum, s| sum.saturating_add(self.of(s)));
+                    let mut sum = 0_u64;
+                    for schema in list {
+                        sum = sum.saturating_add(self.of(schema));
+                    }
                     product = product.saturating_mul(sum.max(1));
                 }
                 ("$ref", Value::String(name)) => {
@@ -83,13 +86,20 @@ impl<'s> Variants<'s> {
         }
         self.known.insert(name, 1);
         let target = name.strip_prefix('#').and_then(|path| self.root.pointer(path));
-        let count = target.map_or(1, |target| self.of(target));
+        let count = match target {
+            Some(target) => self.of(target),
+            None => 1,
+        };
         self.known.insert(name, count);
         count
     }
 
     fn most(&mut self, list: &'s [Value]) -> u64 {
-        list.iter().map(|schema| self.of(schema)).fold(1, u64::max)
+        let mut most = 1;
+        for schema in list {
+            most = most.max(self.of(schema));
+        }
+        most
     }
 }
 

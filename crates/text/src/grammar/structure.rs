@@ -62,14 +62,15 @@ impl Structure {
             Structure::Regex(text) | Structure::Grammar(text) => text.len(),
             Structure::Choice(choices) => choices.iter().map(|choice| choice.len() + 4).sum(),
             Structure::Calls { options, form, end } => {
-                let bytes = |option: &CallOption| {
+                let mut bytes = 0;
+                for option in options {
                     let arguments = match form {
                         ArgumentForm::Json => option.schema.to_string().len(),
                         ArgumentForm::Tags(_) => arguments::bytes(&option.schema),
                     };
-                    option.before.len() + arguments + end.len()
-                };
-                options.iter().map(bytes).sum()
+                    bytes += option.before.len() + arguments + end.len();
+                }
+                bytes
             }
         }
     }
@@ -82,8 +83,10 @@ impl Structure {
             return None;
         }
         let mut options = options.clone();
-        for option in options.iter_mut().filter(|option| !option.strict) {
-            option.schema = json!({"type": "object"});
+        for option in &mut options {
+            if !option.strict {
+                option.schema = json!({"type": "object"});
+            }
         }
         Some(Structure::Calls { options, form: *form, end: end.clone() })
     }

@@ -130,8 +130,10 @@ impl GrammarVocabulary {
                 None => Ok(matcher),
             }
         });
-        let failed = || StructureError::Refused("it is too complex".to_owned());
-        let mut grammar = Grammar::new(parser.ok_or_else(failed)??, Arc::clone(&self.ends));
+        let Some(parser) = parser else {
+            return Err(StructureError::Refused("it is too complex".to_owned()));
+        };
+        let mut grammar = Grammar::new(parser?, Arc::clone(&self.ends));
         // No text at all has this structure.
         grammar.check().map_err(|error| StructureError::Refused(error.0))?;
         Ok(grammar)
@@ -181,19 +183,29 @@ impl TokenizerEnv for TokenTrie {
 
     /// The tokens that the model was trained on for these bytes, if they spell them exactly.
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<u32> {
-        let ids =
-            str::from_utf8(bytes).ok().and_then(|text| self.tokenizer.encode(text, false).ok());
-        let is_exact = |ids: &Vec<u32>| {
-            let mut rest = bytes;
-            ids.iter().all(|&id| {
-                let token =
-                    if (id as usize) < self.trie.vocab_size() { self.trie.token(id) } else { &[] };
-                let after = rest.strip_prefix(token).filter(|_| !token.is_empty());
-                rest = after.unwrap_or(rest);
-                after.is_some()
-            }) && rest.is_empty()
-        };
-        ids.filter(is_exact).unwrap_or_else(|| self.trie.greedy_tokenize(bytes))
+        if let Ok(text) = str::from_utf8(bytes)
+            && let Ok(ids) = self.tokenizer.encode(text, false)
+            && self.is_exact(&ids, bytes)
+        {
+            return ids;
+        }
+        self.trie.greedy_tokenize(bytes)
+    }
+}
+
+impl TokenTrie {
+    /// True if the tokens of the trie make exactly these bytes.
+    fn is_exact(&self, ids: &[u32], bytes: &[u8]) -> bool {
+        let mut rest = bytes;
+        for &id in ids {
+            let token: &[u8] =
+                if (id as usize) < self.trie.vocab_size() { self.trie.token(id) } else { &[] };
+            match rest.strip_prefix(token) {
+                Some(after) if !token.is_empty() => rest = after,
+                _ => return false,
+            }
+        }
+        rest.is_empty()
     }
 }
 

@@ -60,10 +60,9 @@ enum BlocksPlace {
 impl BlocksReader {
     /// A reader of the answer to a prompt, which may end in a block.
     pub(super) fn new(prompt: &str, has_tools: bool) -> BlocksReader {
-        let ends = |marker| prompt.trim_end().ends_with(marker);
-        let place = match (ends(REASONING), ends(TEXT)) {
-            (true, _) => BlocksPlace::Reasoning,
-            (_, true) => BlocksPlace::Text,
+        let place = match prompt.trim_end() {
+            prompt if prompt.ends_with(REASONING) => BlocksPlace::Reasoning,
+            prompt if prompt.ends_with(TEXT) => BlocksPlace::Text,
             _ => BlocksPlace::Start,
         };
         let has_reasoning = place == BlocksPlace::Reasoning;
@@ -144,12 +143,11 @@ impl BlocksReader {
 
     /// Begins a block, with a separator after an earlier block of the same kind.
     fn begin(&mut self, place: BlocksPlace, parts: &mut Vec<ReplyPart>) {
-        let blank = || "\n\n".to_owned();
         match place {
             BlocksPlace::Reasoning if self.has_reasoning => {
-                parts.push(ReplyPart::Reasoning(blank()))
+                parts.push(ReplyPart::Reasoning("\n\n".to_owned()))
             }
-            BlocksPlace::Text if self.has_text => parts.push(ReplyPart::Text(blank())),
+            BlocksPlace::Text if self.has_text => parts.push(ReplyPart::Text("\n\n".to_owned())),
             _ => {}
         }
         self.has_reasoning |= place == BlocksPlace::Reasoning;

@@ -2,7 +2,7 @@
 
 use super::json::{arguments, array, call, leading, separated};
 use super::xml::{arg_keys, functions, invokes};
-use super::{ArgumentForm, ArgumentTags, NoCall, ToolCall, ToolSchemas};
+use super::{ArgumentForm, ArgumentTags, ChatTemplate, NoCall, ToolCall, ToolSchemas};
 
 /// A format of tool calls between markers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,14 +52,17 @@ const PYTHON: &str = "<|python_tag|>";
 const FENCE: &str = "```json";
 
 impl CallFormat {
-    /// The format of a template. `has` returns true if the template contains a text.
-    pub(super) fn of(has: impl Fn(&str) -> bool) -> Option<CallFormat> {
-        let after_name = ["[CALL_ID]", "[ARGS]"].into_iter().find(|marker| has(marker));
+    /// The format of a template.
+    pub(super) fn of(template: &ChatTemplate) -> Option<CallFormat> {
+        let after_name =
+            ["[CALL_ID]", "[ARGS]"].into_iter().find(|marker| template.contains(marker));
+        let has_functions = template.contains("function_calls");
+        let is_fenced = template.contains("```json");
         // The first match counts, because later markers also occur in earlier formats.
         let formats = [
-            (DSML, CallFormat::Dsml { has_functions: has("function_calls") }),
+            (DSML, CallFormat::Dsml { has_functions }),
             ("<minimax:tool_call>", CallFormat::Invokes),
-            (DEEPSEEK[2], CallFormat::DeepSeek { is_fenced: has("```json") }),
+            (DEEPSEEK[2], CallFormat::DeepSeek { is_fenced }),
             (KIMI[2], CallFormat::Kimi),
             ("<arg_key>", CallFormat::ArgKeys),
             ("<function=", CallFormat::Functions),
@@ -67,7 +70,8 @@ impl CallFormat {
             ("<tool_call>", CallFormat::Json),
             (PYTHON, CallFormat::Bare),
         ];
-        formats.into_iter().find(|(words, _)| has(words)).map(|(_, format)| format)
+        let (_, format) = formats.into_iter().find(|(words, _)| template.contains(words))?;
+        Some(format)
     }
 
     /// Markers that begin tool calls.
@@ -209,20 +213,16 @@ impl CallFormat {
                 sections(block, open, close, is_last, kimi)
             }
             CallFormat::Mistral { .. } => mistral(block),
-            CallFormat::Bare => {
-                let calls = separated(block.trim().trim_start_matches(PYTHON))?;
-                // The object may be an answer instead of a tool call.
-                let known = calls.iter().all(|call| schemas.has(&call.name));
-                if known { Ok(calls) } else { Err(NoCall::Malformed) }
-            }
-            CallFormat::Generic => {
-                let calls = leading(block)?;
-                // The object may be an answer instead of a tool call.
-                let known = calls.iter().all(|call| schemas.has(&call.name));
-                if known { Ok(calls) } else { Err(NoCall::Malformed) }
-            }
+            CallFormat::Bare => known(separated(block.trim().trim_start_matches(PYTHON))?, schemas),
+            CallFormat::Generic => known(leading(block)?, schemas),
         }
     }
+}
+
+/// Refuses objects that may be an answer instead of tool calls.
+fn known(calls: Vec<ToolCall>, schemas: &ToolSchemas) -> Result<Vec<ToolCall>, NoCall> {
+    let known = calls.iter().all(|call| schemas.has(&call.name));
+    if known { Ok(calls) } else { Err(NoCall::Malformed) }
 }
 
 /// Reads tool calls that each have markers. At the end of an answer the last marker may be missing.

@@ -133,11 +133,7 @@ impl Harmony {
 
     /// The kind of message with this header.
     fn place_of(&self, header: &str) -> HarmonyPlace {
-        let word = |after: &str| {
-            let rest = header.split_once(after)?.1.trim_start();
-            rest.split(|c: char| c == '<' || c.is_whitespace()).next()
-        };
-        match (word("to="), word(CHANNEL)) {
+        match (word_after(header, "to="), word_after(header, CHANNEL)) {
             (Some(name), _) if self.has_tools && !name.is_empty() => {
                 HarmonyPlace::Call(name.strip_prefix("functions.").unwrap_or(name).to_owned())
             }
@@ -148,12 +144,11 @@ impl Harmony {
 
     /// Begins a message, with a separator after an earlier message of the same kind.
     fn begin(&mut self, place: HarmonyPlace, parts: &mut Vec<ReplyPart>) {
-        let blank = || "\n\n".to_owned();
         match place {
             HarmonyPlace::Reasoning if self.has_reasoning => {
-                parts.push(ReplyPart::Reasoning(blank()))
+                parts.push(ReplyPart::Reasoning("\n\n".to_owned()))
             }
-            HarmonyPlace::Text if self.has_text => parts.push(ReplyPart::Text(blank())),
+            HarmonyPlace::Text if self.has_text => parts.push(ReplyPart::Text("\n\n".to_owned())),
             _ => {}
         }
         self.has_reasoning |= place == HarmonyPlace::Reasoning;
@@ -197,4 +192,10 @@ fn called(name: String, text: String, is_complete: bool) -> ReplyPart {
         Ok(arguments) if is_complete => ReplyPart::Call(ToolCall { id: None, name, arguments }),
         _ => ReplyPart::Text(text),
     }
+}
+
+/// The word after a text in a header.
+fn word_after<'h>(header: &'h str, text: &str) -> Option<&'h str> {
+    let (_, rest) = header.split_once(text)?;
+    rest.trim_start().split(|c: char| c == '<' || c.is_whitespace()).next()
 }

@@ -19,12 +19,12 @@ struct JsonCall<'t> {
 
 /// Reads `{"name": .., "arguments": {..}}`.
 pub(super) fn call(text: &str) -> Result<ToolCall, NoCall> {
-    made(serde_json::from_str(text.trim()).map_err(|e| no_call(&e))?)
+    made(serde_json::from_str(text.trim()).map_err(no_call)?)
 }
 
 /// Reads a list of tool calls.
 pub(super) fn array(text: &str) -> Result<Vec<ToolCall>, NoCall> {
-    let calls: Vec<JsonCall<'_>> = serde_json::from_str(text.trim()).map_err(|e| no_call(&e))?;
+    let calls: Vec<JsonCall<'_>> = serde_json::from_str(text.trim()).map_err(no_call)?;
     calls.into_iter().map(made).collect()
 }
 
@@ -34,7 +34,7 @@ pub(super) fn separated(text: &str) -> Result<Vec<ToolCall>, NoCall> {
     let mut rest = text.trim();
     while !rest.is_empty() {
         let mut values = serde_json::Deserializer::from_str(rest).into_iter::<JsonCall<'_>>();
-        calls.push(made(values.next().ok_or(NoCall::Malformed)?.map_err(|e| no_call(&e))?)?);
+        calls.push(made(values.next().ok_or(NoCall::Malformed)?.map_err(no_call)?)?);
         let read = values.byte_offset();
         rest = rest[read..].trim_start_matches(|c: char| c == ';' || c.is_whitespace());
     }
@@ -47,7 +47,7 @@ pub(super) fn leading(text: &str) -> Result<Vec<ToolCall>, NoCall> {
     let mut rest = text.trim();
     while rest.starts_with('{') {
         let mut values = serde_json::Deserializer::from_str(rest).into_iter::<JsonCall<'_>>();
-        match values.next().ok_or(NoCall::Malformed)?.map_err(|e| no_call(&e)).and_then(made) {
+        match values.next().ok_or(NoCall::Malformed)?.map_err(no_call).and_then(made) {
             Ok(call) => calls.push(call),
             Err(error) if calls.is_empty() => return Err(error),
             Err(_) => break,
@@ -62,14 +62,14 @@ pub(super) fn leading(text: &str) -> Result<Vec<ToolCall>, NoCall> {
 pub(super) fn arguments(text: &str) -> Result<String, NoCall> {
     let text = text.trim();
     if text.starts_with('"') {
-        let inner: String = serde_json::from_str(text).map_err(|e| no_call(&e))?;
+        let inner: String = serde_json::from_str(text).map_err(no_call)?;
         return object(inner.trim());
     }
     object(text)
 }
 
 fn object(text: &str) -> Result<String, NoCall> {
-    let json: &RawValue = serde_json::from_str(text).map_err(|e| no_call(&e))?;
+    let json: &RawValue = serde_json::from_str(text).map_err(no_call)?;
     if json.get().starts_with('{') { Ok(json.get().to_owned()) } else { Err(NoCall::Malformed) }
 }
 
@@ -85,6 +85,6 @@ fn made(call: JsonCall<'_>) -> Result<ToolCall, NoCall> {
     Ok(ToolCall { id, name, arguments })
 }
 
-fn no_call(error: &serde_json::Error) -> NoCall {
+fn no_call(error: serde_json::Error) -> NoCall {
     if error.is_eof() { NoCall::Unfinished } else { NoCall::Malformed }
 }

@@ -95,20 +95,22 @@ impl ReplyFormat {
     /// The format of a model with this chat template. Without known markers in the template, an
     /// answer is text only.
     pub fn of(template: &ChatTemplate) -> ReplyFormat {
-        let has = |words: &str| template.sources().any(|source| source.contains(words));
-        if has("<|channel|>") && has("<|message|>") {
+        let t = template;
+        if t.contains("<|channel|>") && t.contains("<|message|>") {
             return ReplyFormat(ReplyKind::Harmony);
         }
-        if has("<|open|>") && has("<|close|>") && has("<|sep|>") {
+        if t.contains("<|open|>") && t.contains("<|close|>") && t.contains("<|sep|>") {
             return ReplyFormat(ReplyKind::Xtml);
         }
-        if has("<|content_thinking|>") && has("<|end_message|>") {
+        if t.contains("<|content_thinking|>") && t.contains("<|end_message|>") {
             return ReplyFormat(ReplyKind::Blocks);
         }
-        let reasoning = REASONING.into_iter().find(|[_, close]| has(close));
-        let known = CallFormat::of(has).filter(|_| template.has_tools());
-        let calls = Some(known.unwrap_or(CallFormat::Generic));
-        ReplyFormat(ReplyKind::Tagged { reasoning, calls })
+        let reasoning = REASONING.into_iter().find(|[_, close]| t.contains(close));
+        let calls = match CallFormat::of(t) {
+            Some(known) if t.has_tools() => known,
+            _ => CallFormat::Generic,
+        };
+        ReplyFormat(ReplyKind::Tagged { reasoning, calls: Some(calls) })
     }
 
     /// True if the template supports no known format of tools. A system text then lists the tools,
@@ -122,9 +124,7 @@ impl ReplyFormat {
         match self.0 {
             ReplyKind::Tagged { reasoning, calls } => {
                 let calls = calls.map_or(&[][..], CallFormat::markers);
-                // After the marker, the name of a channel is text.
-                let reasoning = reasoning.into_iter().flatten();
-                let reasoning = reasoning.map(|it| it.strip_suffix("thought").unwrap_or(it));
+                let reasoning = reasoning.into_iter().flatten().map(without_channel);
                 reasoning.chain(calls.iter().copied()).collect()
             }
             ReplyKind::Harmony => harmony::MARKERS.to_vec(),
@@ -136,11 +136,8 @@ impl ReplyFormat {
     /// Markers that begin reasoning or a header before an answer.
     pub fn openers(self) -> Vec<&'static str> {
         match self.0 {
-            ReplyKind::Tagged { reasoning, .. } => {
-                // After the marker, the name of a channel is text.
-                let open = reasoning.map(|[open, _]| open.strip_suffix("thought").unwrap_or(open));
-                open.into_iter().collect()
-            }
+            ReplyKind::Tagged { reasoning: Some([open, _]), .. } => vec![without_channel(open)],
+            ReplyKind::Tagged { reasoning: None, .. } => Vec::new(),
             ReplyKind::Harmony => harmony::OPENERS.to_vec(),
             ReplyKind::Blocks => blocks::OPENERS.to_vec(),
             ReplyKind::Xtml => xtml::OPENERS.to_vec(),
@@ -300,9 +297,17 @@ fn first_marker<'m>(text: &str, from: usize, markers: &[&'m str]) -> Option<(usi
 fn open_marker(text: &str, markers: &[&str]) -> usize {
     let longest = markers.iter().map(|marker| marker.len()).max().unwrap_or(1) - 1;
     let from = text.len().saturating_sub(longest);
-    let ends = text.char_indices().map(|(at, _)| at).skip_while(|&at| at < from);
-    let open = |at: &usize| markers.iter().any(|marker| marker.starts_with(&text[*at..]));
-    ends.into_iter().find(open).map_or(0, |at| text.len() - at)
+    for (at, _) in text.char_indices() {
+        if at >= from && markers.iter().any(|marker| marker.starts_with(&text[at..])) {
+            return text.len() - at;
+        }
+    }
+    0
+}
+
+/// A marker of reasoning without the name of a channel, which is text.
+fn without_channel(marker: &'static str) -> &'static str {
+    marker.strip_suffix("thought").unwrap_or(marker)
 }
 
 #[cfg(test)]

@@ -53,13 +53,17 @@ impl ToolSchemas {
 impl Parameters {
     fn of(root: &Value) -> Parameters {
         let schema = resolved(root, root);
-        let kinds = |schema: &Value| Alternatives::of(schema, root).kinds();
-        let properties = schema.get("properties").and_then(Value::as_object);
-        let named = properties.into_iter().flatten();
-        Parameters {
-            named: named.map(|(name, schema)| (name.clone(), kinds(schema))).collect(),
-            others: schema.get("additionalProperties").map_or(Kinds::new(), kinds),
+        let mut named = BTreeMap::new();
+        if let Some(Value::Object(properties)) = schema.get("properties") {
+            for (name, schema) in properties {
+                named.insert(name.clone(), Alternatives::of(schema, root).kinds());
+            }
         }
+        let others = match schema.get("additionalProperties") {
+            Some(schema) => Alternatives::of(schema, root).kinds(),
+            None => Kinds::new(),
+        };
+        Parameters { named, others }
     }
 
     /// The value of a parameter's text, as JSON: a string, unless another type of the parameter
@@ -112,6 +116,17 @@ pub(crate) struct Alternatives<'s> {
     pub(crate) all: Vec<Alternative<'s>>,
 }
 
+impl Alternative<'_> {
+    /// The JSON type of the values, unless they are texts.
+    fn kind(&self) -> Option<&'static str> {
+        match self {
+            Alternative::Text(_) => None,
+            Alternative::Typed(kind, _) => Some(kind),
+            Alternative::Literal(value) => Some(json(&value.to_string())?.0),
+        }
+    }
+}
+
 impl<'s> Alternatives<'s> {
     /// The alternatives of a schema within `root`.
     pub(crate) fn of(schema: &'s Value, root: &'s Value) -> Alternatives<'s> {
@@ -123,12 +138,7 @@ impl<'s> Alternatives<'s> {
 
     /// The types of the alternatives, without strings.
     pub(crate) fn kinds(&self) -> Kinds {
-        let kind = |alternative: &Alternative<'_>| match alternative {
-            Alternative::Text(_) => None,
-            Alternative::Typed(kind, _) => Some(*kind),
-            Alternative::Literal(value) => json(&value.to_string()).map(|(kind, _)| kind),
-        };
-        self.all.iter().filter_map(kind).collect()
+        self.all.iter().filter_map(Alternative::kind).collect()
     }
 
     fn add(&mut self, schema: &'s Value, depth: usize) {
@@ -154,14 +164,20 @@ impl<'s> Alternatives<'s> {
         match map.get("type") {
             Some(Value::String(kind)) => return self.add_type(kind, map),
             Some(Value::Array(kinds)) => {
-                let kinds = kinds.iter().filter_map(Value::as_str).take(8);
-                return kinds.for_each(|kind| self.add_type(kind, map));
+                for kind in kinds.iter().filter_map(Value::as_str).take(8) {
+                    self.add_type(kind, map);
+                }
+                return;
             }
             _ => {}
         }
         let several = ["anyOf", "oneOf"].into_iter().find_map(|key| map.get(key));
         match (several.and_then(Value::as_array), map.get("allOf").and_then(Value::as_array)) {
-            (Some(list), _) => list.iter().for_each(|schema| self.add(schema, depth + 1)),
+            (Some(list), _) => {
+                for schema in list {
+                    self.add(schema, depth + 1);
+                }
+            }
             (None, Some(list)) if list.len() == 1 => self.add(&list[0], depth + 1),
             _ if map.contains_key("properties") => self.add_type("object", map),
             _ if map.contains_key("items") => self.add_type("array", map),

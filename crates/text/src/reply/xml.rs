@@ -105,12 +105,11 @@ fn value_before<'t>(
 ) -> Result<(&'t str, &'t str), NoCall> {
     for (at, _) in text.match_indices(close) {
         let after = text[at + close.len()..].trim_start();
-        let follows = |next: &str| match next {
-            "" => after.is_empty(),
-            next => after.starts_with(next),
-        };
-        if next.iter().any(|next| follows(next)) {
-            return Ok((&text[..at], after));
+        for &next in next {
+            let follows = if next.is_empty() { after.is_empty() } else { after.starts_with(next) };
+            if follows {
+                return Ok((&text[..at], after));
+            }
         }
     }
     Err(NoCall::Unfinished)

@@ -68,10 +68,9 @@ enum XtmlPlace {
 
 /// The kind of text that follows a prompt.
 fn place_behind(prompt: &str) -> XtmlPlace {
-    let ends = |tag: &str| prompt.trim_end().ends_with(tag);
-    match (ends(REASONING), ends(RESPONSE)) {
-        (true, _) => XtmlPlace::Reasoning,
-        (_, true) => XtmlPlace::Text,
+    match prompt.trim_end() {
+        prompt if prompt.ends_with(REASONING) => XtmlPlace::Reasoning,
+        prompt if prompt.ends_with(RESPONSE) => XtmlPlace::Text,
         _ => XtmlPlace::Outside,
     }
 }

@@ -81,14 +81,16 @@ impl Bpe {
 
     /// The tokens of a word.
     pub(super) fn tokens(&self, word: &str) -> Result<Vec<Token>, TokenizerError> {
+        let parts = self.parts(word)?;
+        let mut tokens = Vec::with_capacity(parts.len());
         let mut start = 0;
-        let token = |part: &WordPart| {
+        for part in parts {
             let text = self.vocabulary.text(part.id).unwrap_or_default().to_owned();
-            let offsets = (start, start + part.len);
-            start = offsets.1;
-            Token::new(part.id, text, offsets)
-        };
-        Ok(self.parts(word)?.iter().map(token).collect())
+            let end = start + part.len;
+            tokens.push(Token::new(part.id, text, (start, end)));
+            start = end;
+        }
+        Ok(tokens)
     }
 
     fn parts(&self, word: &str) -> Result<Vec<WordPart>, TokenizerError> {
@@ -109,14 +111,6 @@ impl Bpe {
     /// The tokens of the characters of a word.
     fn characters(&self, word: &str) -> Result<Vec<WordPart>, TokenizerError> {
         let mut parts = Vec::with_capacity(word.len());
-        let mut add = |id, len| {
-            let at = parts.len();
-            if let Some(last) = parts.last_mut() {
-                let last: &mut WordPart = last;
-                last.behind = at;
-            }
-            parts.push(WordPart { id, len, before: at.wrapping_sub(1), behind: NONE });
-        };
         // Id and length of the unknown characters before this one.
         let mut unknown: Option<(u32, usize)> = None;
         let mut characters = word.char_indices().peekable();
@@ -134,14 +128,16 @@ impl Bpe {
             };
             if let Some(id) = self.vocabulary.id(text) {
                 if let Some((id, len)) = unknown.take() {
-                    add(id, len);
+                    add_part(&mut parts, id, len);
                 }
-                add(id, len);
+                add_part(&mut parts, id, len);
                 continue;
             }
             // Unknown characters before this one come after its bytes, as in the published code.
             if let Some(ids) = self.bytes_of(text) {
-                ids.for_each(|id| add(id, 1));
+                for id in ids {
+                    add_part(&mut parts, id, 1);
+                }
                 continue;
             }
             let Some(token) = &self.options.unknown else { continue };
@@ -149,19 +145,18 @@ impl Bpe {
                 Some((id, before)) if self.options.fuses_unknown => Some((id, before + len)),
                 before => {
                     if let Some((id, len)) = before {
-                        add(id, len);
+                        add_part(&mut parts, id, len);
                     }
-                    let id = self.vocabulary.id(token).ok_or_else(|| {
-                        TokenizerError::Encode(format!(
-                            "its vocabulary lacks its unk_token {token}"
-                        ))
-                    })?;
+                    let Some(id) = self.vocabulary.id(token) else {
+                        let why = format!("its vocabulary lacks its unk_token {token}");
+                        return Err(TokenizerError::Encode(why));
+                    };
                     Some((id, len))
                 }
             };
         }
         if let Some((id, len)) = unknown {
-            add(id, len);
+            add_part(&mut parts, id, len);
         }
         Ok(parts)
     }
@@ -175,12 +170,11 @@ impl Bpe {
 
     /// Merges the parts of a word: the pair with the lowest rank first, and on ties the leftmost.
     fn merge(&self, parts: &mut [WordPart]) {
-        let get = |left, right| self.merges.get(&self.vocabulary, left, right);
         // Rank, position of the left part, and merged token.
         let mut queue: BinaryHeap<Reverse<(u64, usize, u32)>> =
             BinaryHeap::with_capacity(parts.len());
         for (at, pair) in parts.windows(2).enumerate() {
-            if let Some((rank, id)) = get(pair[0].id, pair[1].id) {
+            if let Some((rank, id)) = self.merged(pair[0].id, pair[1].id) {
                 queue.push(Reverse((rank, at, id)));
             }
         }
@@ -191,24 +185,37 @@ impl Bpe {
             }
             let right = parts[next];
             // An older entry of the queue may refer to parts that have changed since.
-            if get(left, right.id).is_none_or(|(_, now)| now != id) {
+            if self.merged(left, right.id).is_none_or(|(_, now)| now != id) {
                 continue;
             }
             parts[at] = WordPart { id, len: len + right.len, before, behind: right.behind };
             parts[next].len = 0;
             if right.behind != NONE {
                 parts[right.behind].before = at;
-                if let Some((rank, id)) = get(id, parts[right.behind].id) {
+                if let Some((rank, id)) = self.merged(id, parts[right.behind].id) {
                     queue.push(Reverse((rank, at, id)));
                 }
             }
             if before != NONE
-                && let Some((rank, id)) = get(parts[before].id, id)
+                && let Some((rank, id)) = self.merged(parts[before].id, id)
             {
                 queue.push(Reverse((rank, before, id)));
             }
         }
     }
+
+    /// Rank and id of the token that a pair becomes.
+    fn merged(&self, left: u32, right: u32) -> Option<(u64, u32)> {
+        self.merges.get(&self.vocabulary, left, right)
+    }
+}
+
+fn add_part(parts: &mut Vec<WordPart>, id: u32, len: usize) {
+    let at = parts.len();
+    if let Some(last) = parts.last_mut() {
+        last.behind = at;
+    }
+    parts.push(WordPart { id, len, before: at.wrapping_sub(1), behind: NONE });
 }
 
 #[cfg(test)]

@@ -327,10 +327,16 @@ impl Tokenizer {
         let (mut text, room) = self.normalized(text, is_literal, room)?;
         self.steps.cut(&mut text, &room)?;
         let model = self.inner.get_model();
-        let words = || steps::parts(&text).filter(|(_, added)| added.is_none());
-        room.word(words().map(|(word, _)| word.len()).max().unwrap_or(0))?;
-        let tries = words().map(|(word, _)| model.tries(word, self.longest));
-        if tries.fold(0, u64::saturating_add) > MAX_TRIES {
+        let mut longest = 0;
+        let mut tries = 0u64;
+        for (word, added) in steps::parts(&text) {
+            if added.is_none() {
+                longest = longest.max(word.len());
+                tries = tries.saturating_add(model.tries(word, self.longest));
+            }
+        }
+        room.word(longest)?;
+        if tries > MAX_TRIES {
             return Err(TokenizerError::Tries { bytes: room.given() });
         }
         let mut ids = Vec::new();
@@ -361,9 +367,10 @@ impl Tokenizer {
         } else {
             added.extract_and_normalize(Some(&bounded), text)
         };
-        match bounded.state.into_inner().map_err(|_| contradiction())? {
-            (room, None) => Ok((text, room)),
-            (_, Some(error)) => Err(error),
+        match bounded.state.into_inner() {
+            Ok((room, None)) => Ok((text, room)),
+            Ok((_, Some(error))) => Err(error),
+            Err(_) => Err(contradiction()),
         }
     }
 
@@ -408,9 +415,7 @@ impl Normalizer for Bounded<'_> {
         let mut state = self.state.lock().map_err(|e| e.to_string())?;
         let (room, error) = &mut *state;
         if error.is_none() {
-            let normalized = self.steps.normalize(text, room);
-            let parts = || self.starts.count(text.get()).saturating_mul(2);
-            *error = normalized.and_then(|()| room.change(0, 0, parts())).err();
+            *error = self.within(text, room).err();
         }
         if error.is_some() {
             text.clear();
@@ -419,17 +424,24 @@ impl Normalizer for Bounded<'_> {
     }
 }
 
+impl Bounded<'_> {
+    /// Normalizes the text, if it and its parts then fit into `room`.
+    fn within(
+        &self,
+        text: &mut NormalizedString,
+        room: &EncodingRoom,
+    ) -> Result<(), TokenizerError> {
+        self.steps.normalize(text, room)?;
+        room.change(0, 0, self.starts.count(text.get()).saturating_mul(2))
+    }
+}
+
 /// The tokens that a tokenizer puts before and after a text, found by processing an id that no
 /// tokenizer has.
 fn around(inner: &Inner) -> Result<[Vec<u32>; 2], TokenizerError> {
     let text = u32::MAX;
-    let processed = |special| {
-        let encoding = Encoding::from_tokens(vec![Token::new(text, "a".to_owned(), (0, 1))], 0);
-        let encoding = inner.post_process(encoding, None, special).map_err(failed)?;
-        Ok::<_, TokenizerError>(encoding.get_ids().to_vec())
-    };
-    let bare = processed(false)?;
-    let special = processed(true)?;
+    let bare = processed(inner, text, false)?;
+    let special = processed(inner, text, true)?;
     let mut parts = special.split(|&id| id == text);
     match (&*bare, parts.next(), parts.next(), parts.next()) {
         ([id], Some(before), Some(behind), None) if *id == text => {
@@ -440,6 +452,13 @@ fn around(inner: &Inner) -> Result<[Vec<u32>; 2], TokenizerError> {
             Err(TokenizerError::Unsupported(repeats.to_owned()))
         }
     }
+}
+
+/// The ids of a text of this one id, with special tokens or without.
+fn processed(inner: &Inner, id: u32, special: bool) -> Result<Vec<u32>, TokenizerError> {
+    let encoding = Encoding::from_tokens(vec![Token::new(id, "a".to_owned(), (0, 1))], 0);
+    let encoding = inner.post_process(encoding, None, special).map_err(failed)?;
+    Ok(encoding.get_ids().to_vec())
 }
 
 /// The start of a pattern or a token, for an error message.

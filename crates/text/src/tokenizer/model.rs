@@ -58,8 +58,6 @@ impl WordModel {
 
     /// Number of bytes tried as tokens in a word, if no token is longer than `longest`.
     pub(super) fn tries(&self, word: &str, longest: usize) -> u64 {
-        let times = |one: usize, other: usize| (one as u64).saturating_mul(other as u64);
-        let square = |one: usize| times(one, one);
         match self {
             WordModel::Bpe(_)
             | WordModel::Other(ModelWrapper::BPE(_) | ModelWrapper::WordLevel(_)) => {
@@ -76,6 +74,10 @@ impl WordModel {
             },
         }
     }
+}
+
+fn square(len: usize) -> u64 {
+    (len as u64).saturating_mul(len as u64)
 }
 
 impl Model for WordModel {

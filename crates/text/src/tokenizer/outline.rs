@@ -78,7 +78,9 @@ impl TokenizerOutline<'_> {
     /// Numbers and sizes of the parts.
     pub(super) fn sizes(&self) -> serde_json::Result<TokenizerSizes> {
         let mut sizes = self.model.sizes()?;
-        self.added_tokens.iter().for_each(|token| sizes.add_added(token.content.len()));
+        for token in &self.added_tokens {
+            sizes.add_added(token.content.len());
+        }
         Ok(sizes)
     }
 
@@ -119,30 +121,39 @@ fn check_around(section: &str) -> Result<(), String> {
 
 fn around(step: &Value, count: &mut usize, cost: &mut usize) {
     *count += 1;
-    let list = |value: &Value| value.as_array().map_or(0, Vec::len);
-    let bytes = |value: &Value| value.as_str().map_or(0, str::len);
     match step["type"].as_str() {
         Some("Sequence") => {
             let steps = step["processors"].as_array();
-            steps.into_iter().flatten().for_each(|step| around(step, count, cost));
+            for step in steps.into_iter().flatten() {
+                around(step, count, cost);
+            }
         }
         Some("TemplateProcessing") => {
             let pieces = ["single", "pair"].iter().filter_map(|&name| step[name].as_array());
-            let sum = pieces.flatten().fold(0usize, |sum, piece| {
+            let mut sum = 0usize;
+            for piece in pieces.flatten() {
                 let name = piece["SpecialToken"]["id"].as_str().unwrap_or_default();
                 let token = &step["special_tokens"][name];
-                let words = token["tokens"].as_array().into_iter().flatten().map(bytes);
-                let len = list(&token["ids"]).max(list(&token["tokens"])) + words.sum::<usize>();
-                sum.saturating_add(1 + len)
-            });
+                let words = token["tokens"].as_array().into_iter().flatten().map(text_len);
+                let count = list_len(&token["ids"]).max(list_len(&token["tokens"]));
+                sum = sum.saturating_add(1 + count + words.sum::<usize>());
+            }
             *cost = cost.saturating_mul(sum.max(1));
         }
         Some("BertProcessing" | "RobertaProcessing") => {
-            let words = bytes(&step["sep"][0]) + bytes(&step["cls"][0]);
+            let words = text_len(&step["sep"][0]) + text_len(&step["cls"][0]);
             *cost = cost.saturating_mul(3 + words);
         }
         _ => {}
     }
+}
+
+fn list_len(value: &Value) -> usize {
+    value.as_array().map_or(0, Vec::len)
+}
+
+fn text_len(value: &Value) -> usize {
+    value.as_str().map_or(0, str::len)
 }
 
 /// The number of steps and the patterns found in a file.
@@ -155,13 +166,21 @@ struct FoundSteps {
 impl FoundSteps {
     fn add(&mut self, value: &Value) -> Result<(), String> {
         match value {
-            Value::Array(all) => all.iter().try_for_each(|one| self.add(one)),
+            Value::Array(all) => {
+                for one in all {
+                    self.add(one)?;
+                }
+                Ok(())
+            }
             Value::Object(all) => {
                 self.steps += usize::from(all.contains_key("type"));
                 if self.steps > MAX_STEPS {
                     return Err(format!("more than {MAX_STEPS} steps"));
                 }
-                all.iter().try_for_each(|(name, value)| self.add_entry(name, value))
+                for (name, value) in all {
+                    self.add_entry(name, value)?;
+                }
+                Ok(())
             }
             _ => Ok(()),
         }
@@ -193,15 +212,7 @@ impl FoundSteps {
 /// length, and zero-terminated texts. Tables that cannot be parsed are left to the `tokenizers`
 /// crate to refuse.
 fn longest_text(base64: &[u8]) -> usize {
-    let digit = |c: u8| match c {
-        b'A'..=b'Z' => Some(c - b'A'),
-        b'a'..=b'z' => Some(c - b'a' + 26),
-        b'0'..=b'9' => Some(c - b'0' + 52),
-        b'+' => Some(62),
-        b'/' => Some(63),
-        _ => None,
-    };
-    let digits: Vec<u8> = base64.iter().copied().map_while(digit).collect();
+    let digits: Vec<u8> = base64.iter().copied().map_while(base64_digit).collect();
     let mut bytes: Vec<u8> = Vec::with_capacity(digits.len());
     for four in digits.chunks(4) {
         let bits = four.iter().fold(0u32, |bits, &digit| bits << 6 | u32::from(digit));
@@ -211,4 +222,15 @@ fn longest_text(base64: &[u8]) -> usize {
     let Some((trie, rest)) = bytes.split_first_chunk() else { return 0 };
     let texts = rest.get(u32::from_le_bytes(*trie) as usize..).unwrap_or_default();
     texts.split(|&byte| byte == 0).map(<[u8]>::len).max().unwrap_or(0)
+}
+
+fn base64_digit(c: u8) -> Option<u8> {
+    match c {
+        b'A'..=b'Z' => Some(c - b'A'),
+        b'a'..=b'z' => Some(c - b'a' + 26),
+        b'0'..=b'9' => Some(c - b'0' + 52),
+        b'+' => Some(62),
+        b'/' => Some(63),
+        _ => None,
+    }
 }

@@ -48,29 +48,25 @@ impl Find {
 
     /// A regular expression, or the reason why it is not supported.
     pub(super) fn regex(pattern: &str) -> Result<Find, String> {
-        let refused = |why: String| {
-            let why = why.lines().next().unwrap_or_default().to_owned();
-            format!("the pattern `{}` ({why})", short(pattern))
-        };
         if Find::is_published(pattern) {
-            let regex = Regex::new(pattern).map_err(|e| refused(e.to_string()))?;
+            let regex = Regex::new(pattern).map_err(refused(pattern))?;
             return Ok(Find::Published(regex));
         }
         match pattern.len() {
             0 => return Err("an empty pattern".to_owned()),
             1..=MAX_BYTES => {}
-            len => return Err(refused(format!("{len} bytes"))),
+            len => return Err(refused(pattern)(format!("{len} bytes"))),
         }
         if pattern.contains("\\G") {
-            return Err(refused("with `\\G`".to_owned()));
+            return Err(refused(pattern)("with `\\G`"));
         }
-        let build = |pattern: &str| build(pattern, SHORT).map_err(|e| refused(e.to_string()));
-        let tree = Expr::parse_tree(pattern).map_err(|e| refused(e.to_string()))?;
-        check(&tree.expr).map_err(|why| refused(why.to_owned()))?;
+        let tree = Expr::parse_tree(pattern).map_err(refused(pattern))?;
+        check(&tree.expr).map_err(refused(pattern))?;
         // The pattern is first compiled on its own, as an extra closing bracket would end the
         // group.
-        build(pattern)?;
-        build(&anchored(pattern)).map(Find::Other)
+        build(pattern, SHORT).map_err(refused(pattern))?;
+        let regex = build(&anchored(pattern), SHORT).map_err(refused(pattern))?;
+        Ok(Find::Other(regex))
     }
 
     /// True for a pattern on the list.
@@ -84,30 +80,17 @@ impl Find {
         text: &str,
         room: &EncodingRoom,
     ) -> Result<PatternMatches, TokenizerError> {
-        let mut parts = Vec::new();
-        let mut matches = 0;
-        let mut matched = 0;
-        let mut end = 0;
-        let mut add = |start: usize, stop: usize| {
-            if end < start {
-                parts.push(((end, start), false));
-            }
-            parts.push(((start, stop), true));
-            matches += 1;
-            matched += stop - start;
-            end = stop;
-            room.found(parts.len())
-        };
+        let mut found = FoundParts::default();
         match self {
             Find::Text(part) => {
                 for (start, part) in text.match_indices(part) {
-                    add(start, start + part.len())?;
+                    found.add(start, start + part.len(), room)?;
                 }
             }
             Find::Published(regex) => {
                 for match_ in regex.find_iter(text) {
-                    let match_ = match_.map_err(|_| too_long(regex))?;
-                    add(match_.start(), match_.end())?;
+                    let Ok(match_) = match_ else { return Err(too_long(regex)) };
+                    found.add(match_.start(), match_.end(), room)?;
                 }
             }
             Find::Other(regex) => {
@@ -118,10 +101,11 @@ impl Find {
                 let regex = slower.as_ref().unwrap_or(regex);
                 let mut tried = AnchoredMatches { regex, text, at: 0, last: None };
                 while let Some((start, stop)) = tried.next(room)? {
-                    add(start, stop)?;
+                    found.add(start, stop, room)?;
                 }
             }
         }
+        let FoundParts { mut parts, matches, matched, end } = found;
         if end < text.len() {
             parts.push(((end, text.len()), false));
         }
@@ -159,7 +143,10 @@ fn check_part(
         Expr::Empty | Expr::Any { .. } | Expr::Assertion(_) => Ok(()),
         Expr::Literal { .. } | Expr::Delegate { .. } => Ok(()),
         Expr::Concat(all) | Expr::Alt(all) => {
-            all.iter().try_for_each(|one| check_part(one, repeated, times, looks))
+            for one in all {
+                check_part(one, repeated, times, looks)?;
+            }
+            Ok(())
         }
         Expr::Group(inner) => check_part(inner, repeated, times, looks),
         Expr::Repeat { child, lo, hi, .. } => {
@@ -201,8 +188,9 @@ impl AnchoredMatches<'_> {
             if !room.has_time() {
                 return Err(too_long(self.regex));
             }
-            let tried = self.regex.find_from_pos(self.text, self.at);
-            let tried = tried.map_err(|_| too_long(self.regex))?;
+            let Ok(tried) = self.regex.find_from_pos(self.text, self.at) else {
+                return Err(too_long(self.regex));
+            };
             let letter = self.text[self.at..].chars().next().map_or(1, char::len_utf8);
             self.at += letter;
             let Some(match_) = tried else { continue };
@@ -252,6 +240,43 @@ impl Pattern for PatternMatches {
             "" => Ok(vec![((0, 0), false)]),
             _ => Ok(self.parts.take()),
         }
+    }
+}
+
+/// Parts of a text up to the last match, each with true for a match.
+#[derive(Default)]
+struct FoundParts {
+    parts: Vec<(Offsets, bool)>,
+    matches: usize,
+    /// Bytes of the matches.
+    matched: usize,
+    /// End of the last match.
+    end: usize,
+}
+
+impl FoundParts {
+    fn add(
+        &mut self,
+        start: usize,
+        stop: usize,
+        room: &EncodingRoom,
+    ) -> Result<(), TokenizerError> {
+        if self.end < start {
+            self.parts.push(((self.end, start), false));
+        }
+        self.parts.push(((start, stop), true));
+        self.matches += 1;
+        self.matched += stop - start;
+        self.end = stop;
+        room.found(self.parts.len())
+    }
+}
+
+/// The message about a pattern for a reason, for `map_err`.
+fn refused<E: ToString>(pattern: &str) -> impl Fn(E) -> String {
+    move |why| {
+        let why = why.to_string();
+        format!("the pattern `{}` ({})", short(pattern), why.lines().next().unwrap_or_default())
     }
 }
 

@@ -17,24 +17,31 @@ impl Starts {
     }
 
     fn add(&mut self, token: &[u8]) {
-        let mut set = |first: u8, second: u8| {
-            let at = pair(first, second);
-            self.0[at / 64] |= 1 << (at % 64);
-        };
         match token {
             [] => {}
-            &[first] => (0..=u8::MAX).for_each(|second| set(first, second)),
-            &[first, second, ..] => set(first, second),
+            &[first] => {
+                for second in 0..=u8::MAX {
+                    self.set(first, second);
+                }
+            }
+            &[first, second, ..] => self.set(first, second),
         }
+    }
+
+    fn set(&mut self, first: u8, second: u8) {
+        let at = pair(first, second);
+        self.0[at / 64] |= 1 << (at % 64);
+    }
+
+    fn has(&self, first: u8, second: u8) -> bool {
+        let at = pair(first, second);
+        self.0[at / 64] >> (at % 64) & 1 == 1
     }
 
     /// Upper bound on the number of places in `text` where one of the tokens begins.
     pub(super) fn count(&self, text: &str) -> usize {
-        let starts = |two: &&[u8]| {
-            let at = pair(two[0], two[1]);
-            self.0[at / 64] >> (at % 64) & 1 == 1
-        };
-        text.as_bytes().windows(2).filter(starts).count() + usize::from(!text.is_empty())
+        let pairs = text.as_bytes().windows(2);
+        pairs.filter(|two| self.has(two[0], two[1])).count() + usize::from(!text.is_empty())
     }
 }
 
@@ -58,7 +65,8 @@ pub(super) fn of(
     // A single buffer for all tokens, as a file may have very many.
     let bytes = added.iter().map(|token| token.content.len()).sum();
     let room = EncodingRoom::new(bytes, usize::MAX);
-    let [mut plain, mut normalized] = [Starts::new(), Starts::new()];
+    let mut plain = Starts::new();
+    let mut normalized = Starts::new();
     for token in added {
         if !token.normalized {
             plain.add(token.content.as_bytes());
@@ -66,13 +74,14 @@ pub(super) fn of(
         }
         let mut text = NormalizedString::from(token.content.as_str());
         room.restart(text.len(), room::ADDED);
-        steps.normalize(&mut text, &room).map_err(|error| match error {
-            TokenizerError::Room { .. } => {
+        match steps.normalize(&mut text, &room) {
+            Ok(()) => {}
+            Err(TokenizerError::Room { .. }) => {
                 let grown = "an added token that its normalizer makes too long";
-                TokenizerError::Unsupported(grown.to_owned())
+                return Err(TokenizerError::Unsupported(grown.to_owned()));
             }
-            other => other,
-        })?;
+            Err(other) => return Err(other),
+        }
         normalized.add(text.get().as_bytes());
     }
     Ok([plain, normalized])

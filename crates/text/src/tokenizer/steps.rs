@@ -104,7 +104,10 @@ impl Steps {
     fn add_change(&mut self, normalizer: &NormalizerWrapper) -> Result<(), String> {
         self.changes.push(match normalizer {
             NormalizerWrapper::Sequence(all) => {
-                return all.as_ref().iter().try_for_each(|one| self.add_change(one));
+                for one in all.as_ref() {
+                    self.add_change(one)?;
+                }
+                return Ok(());
             }
             NormalizerWrapper::Replace(replace) => {
                 let replace = serde_json::to_value(replace).and_then(serde_json::from_value);
@@ -123,7 +126,10 @@ impl Steps {
     fn add_cut(&mut self, pre_tokenizer: &PreTokenizerWrapper) -> Result<(), String> {
         match pre_tokenizer {
             PreTokenizerWrapper::Sequence(all) => {
-                return all.as_ref().iter().try_for_each(|one| self.add_cut(one));
+                for one in all.as_ref() {
+                    self.add_cut(one)?;
+                }
+                return Ok(());
             }
             PreTokenizerWrapper::Split(split) => {
                 let find = match &split.pattern {
@@ -201,17 +207,15 @@ impl Steps {
                     Ok([part])
                 }),
                 SplitStep::Other(other) => {
-                    let (bytes, parts) = size(text);
-                    let (most, most_parts) = most_split(other, bytes, parts);
-                    if room.change(bytes, most, most_parts.saturating_sub(parts)).is_err() {
-                        let (most, most_parts) = tried(other, text)?;
-                        room.change(bytes, most, most_parts.saturating_sub(parts))?;
+                    let size = SplitSize::of(text);
+                    if size.becomes(size.most(other), room).is_err() {
+                        size.becomes(SplitSize::tried(other, text)?, room)?;
                     }
                     other.pre_tokenize(text)
                 }
             }
             .map_err(failed)?;
-            let (bytes, parts) = size(text);
+            let SplitSize { bytes, parts } = SplitSize::of(text);
             room.stands(bytes, parts);
         }
         Ok(())
@@ -225,11 +229,6 @@ pub(super) fn parts(text: &PreTokenizedString) -> impl Iterator<Item = (&str, Op
         let added = tokens.as_ref().and_then(|tokens| tokens.first());
         (part, added.map(|token| token.id))
     })
-}
-
-/// Total size and number of the parts of a text.
-fn size(text: &PreTokenizedString) -> (usize, usize) {
-    parts(text).fold((0, 0), |(bytes, count), (part, _)| (bytes + part.len(), count + 1))
 }
 
 /// Maximum size of a normalizer's output for `bytes` bytes of input. A test checks all characters.
@@ -260,44 +259,76 @@ fn normalized(normalizer: &NormalizerWrapper, text: &str) -> Result<usize, Token
         NormalizerWrapper::Prepend(_) => return Ok(most_normalized(normalizer, text.len())),
         _ => 0,
     };
-    pieces(text).try_fold(0, |sum, piece| {
+    let mut sum = 0;
+    for piece in pieces(text) {
         let mut piece = NormalizedString::from(piece);
         normalizer.normalize(&mut piece).map_err(failed)?;
-        Ok(sum + piece.len() + between)
-    })
+        sum += piece.len() + between;
+    }
+    Ok(sum)
 }
 
-/// Maximum number of bytes and parts that a pre-tokenizer makes of this input.
-fn most_split(split: &PreTokenizerWrapper, bytes: usize, parts: usize) -> (usize, usize) {
-    match split {
-        PreTokenizerWrapper::ByteLevel(_) => (bytes.saturating_mul(2), parts),
-        // Every space may become a character of four bytes, and another may be added before each
-        // part.
-        PreTokenizerWrapper::Metaspace(_) => ((bytes + parts).saturating_mul(4), 2 * bytes + parts),
-        _ => (bytes, bytes.max(parts)),
-    }
+/// Total size and number of the parts of a text.
+#[derive(Clone, Copy)]
+struct SplitSize {
+    bytes: usize,
+    parts: usize,
 }
 
-/// Like `most_split`, but measured by running the pre-tokenizer on one piece at a time.
-fn tried(
-    split: &PreTokenizerWrapper,
-    text: &PreTokenizedString,
-) -> Result<(usize, usize), TokenizerError> {
-    let mut bytes = 0;
-    let mut count = 0;
-    for (part, added) in parts(text) {
-        if added.is_some() {
-            (bytes, count) = (bytes + part.len(), count + 1);
-            continue;
+impl SplitSize {
+    fn of(text: &PreTokenizedString) -> SplitSize {
+        let mut size = SplitSize { bytes: 0, parts: 0 };
+        for (part, _) in parts(text) {
+            size.bytes += part.len();
+            size.parts += 1;
         }
-        for piece in pieces(part) {
-            let mut piece = PreTokenizedString::from(piece);
-            split.pre_tokenize(&mut piece).map_err(failed)?;
-            let (more, parts) = size(&piece);
-            (bytes, count) = (bytes + more, count + parts);
+        size
+    }
+
+    /// The most that a pre-tokenizer makes of a text of this size.
+    fn most(self, split: &PreTokenizerWrapper) -> SplitSize {
+        let SplitSize { bytes, parts } = self;
+        match split {
+            PreTokenizerWrapper::ByteLevel(_) => {
+                SplitSize { bytes: bytes.saturating_mul(2), parts }
+            }
+            // Every space may become a character of four bytes, and another may be added before each
+            // part.
+            PreTokenizerWrapper::Metaspace(_) => {
+                let most = (bytes + parts).saturating_mul(4);
+                SplitSize { bytes: most, parts: 2 * bytes + parts }
+            }
+            _ => SplitSize { bytes, parts: bytes.max(parts) },
         }
     }
-    Ok((bytes, count))
+
+    /// Like `most`, but measured by running the pre-tokenizer on one piece at a time.
+    fn tried(
+        split: &PreTokenizerWrapper,
+        text: &PreTokenizedString,
+    ) -> Result<SplitSize, TokenizerError> {
+        let mut size = SplitSize { bytes: 0, parts: 0 };
+        for (part, added) in parts(text) {
+            if added.is_some() {
+                size.bytes += part.len();
+                size.parts += 1;
+                continue;
+            }
+            for piece in pieces(part) {
+                let mut piece = PreTokenizedString::from(piece);
+                split.pre_tokenize(&mut piece).map_err(failed)?;
+                let more = SplitSize::of(&piece);
+                size.bytes += more.bytes;
+                size.parts += more.parts;
+            }
+        }
+        Ok(size)
+    }
+
+    /// Accounts for a text of this size that becomes one of another.
+    fn becomes(self, other: SplitSize, room: &EncodingRoom) -> Result<(), TokenizerError> {
+        room.change(self.bytes, other.bytes, other.parts.saturating_sub(self.parts))
+    }
 }
 
 /// Splits a text into pieces of at most [`PIECE`] bytes.

@@ -1,6 +1,7 @@
 //! The tokens of a vocabulary, by text and by id.
 
 use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
@@ -103,19 +104,18 @@ impl Vocabulary {
     }
 
     fn text_of(&self, entry: u32) -> &str {
-        let (start, end) = self.place(entry);
-        &self.texts[start..end]
+        &self.texts[self.place(entry)]
     }
 
     fn entry(&self, entry: u32) -> &[u8] {
-        let (start, end) = self.place(entry);
-        &self.texts.as_bytes()[start..end]
+        &self.texts.as_bytes()[self.place(entry)]
     }
 
-    fn place(&self, entry: u32) -> (usize, usize) {
+    /// The place of the text of an entry in `texts`.
+    fn place(&self, entry: u32) -> Range<usize> {
         let at = entry as usize;
         let start = if at == 0 { 0 } else { self.ends[at - 1] as usize };
-        (start, self.ends[at] as usize)
+        start..self.ends[at] as usize
     }
 
     fn hash(&self, text: &[u8]) -> u64 {

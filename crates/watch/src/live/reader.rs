@@ -39,8 +39,10 @@ impl Reader {
         if hello.version != VERSION || experts > EXPERTS || hello.rows.len() > EXPERTS {
             return None;
         }
-        let row = |&[layer, experts]: &[usize; 2]| LayerRow { layer, experts };
-        let rows: Vec<LayerRow> = hello.rows.iter().map(row).collect();
+        let mut rows = Vec::with_capacity(hello.rows.len());
+        for &[layer, experts] in &hello.rows {
+            rows.push(LayerRow { layer, experts });
+        }
         let about = StorySubject {
             model: hello.model.clone(),
             notes: Vec::new(),
@@ -78,8 +80,8 @@ impl Reader {
         }
         for token in tokens {
             let pass = self.passes.iter().rev().find(|pass| pass.number == token.pass);
-            let (step, at) = pass.map_or((RunStep::default(), at), |pass| (pass.step, pass.at));
-            self.times.push_back(at);
+            let step = pass.map_or(RunStep::default(), |pass| pass.step);
+            self.times.push_back(pass.map_or(at, |pass| pass.at));
             if self.shows(token.request) {
                 self.story.token(token.text.as_deref().unwrap_or("·"), step);
             }

@@ -1,11 +1,12 @@
 //! Writes the events of a run.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use sws_engine::watch::Lap;
 
 use super::{LiveFrame, Passed, Said};
-use crate::story::packed;
+use crate::story::{beginning, packed};
 use crate::{Follower, RunStep, Wall};
 
 /// Number of latest passes and tokens in a log.
@@ -69,8 +70,7 @@ impl Log {
 
     /// Appends a token of the next pass. Only `owner` may see its text.
     pub fn token(&mut self, owner: u64, request: &str, text: &str) {
-        let end = (0..=text.len().min(TEXT)).rev().find(|&at| text.is_char_boundary(at));
-        let text = text[..end.unwrap_or(0)].to_owned();
+        let text = beginning(text, TEXT).to_owned();
         let request = request.chars().take(64).collect();
         self.tokens.push(LoggedToken { pass: self.passes.all, owner, text, request });
     }
@@ -84,11 +84,10 @@ impl Log {
 
     /// Stores the layers of a pass.
     pub fn layers(&mut self, layers: &[Lap]) {
-        let micros =
-            |time: std::time::Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
-        let lap = |lap: &Lap| [micros(lap.time), micros(lap.waiting), micros(lap.reading)];
         self.layers.clear();
-        self.layers.extend(layers.iter().map(lap));
+        for lap in layers {
+            self.layers.push([lap.time, lap.waiting, lap.reading].map(micros));
+        }
     }
 
     /// The place after the last token and pass.
@@ -102,17 +101,20 @@ impl Log {
         let (passes, lost) = self.passes.since(place.passes);
         frame.passes.extend(passes);
         frame.lost += lost;
-        // Tokens of the running pass have no cost yet.
-        let whole = |token: &&LoggedToken| token.pass < self.passes.all;
         let (tokens, lost) = self.tokens.since(place.tokens);
         frame.lost += lost;
         let mut seen = lost;
-        for token in tokens.take_while(whole) {
-            let own = token.owner == owner;
-            let render = |text: &String| own.then(|| text.clone());
-            let text = render(&token.text);
-            let request = render(&token.request);
-            frame.tokens.push(Said { pass: token.pass, text, request });
+        for token in tokens {
+            // Tokens of the running pass have no cost yet.
+            if token.pass >= self.passes.all {
+                break;
+            }
+            let mut said = Said { pass: token.pass, ..Said::default() };
+            if token.owner == owner {
+                said.text = Some(token.text.clone());
+                said.request = Some(token.request.clone());
+            }
+            frame.tokens.push(said);
             seen += 1;
         }
         if !frame.passes.is_empty() {
@@ -192,6 +194,10 @@ fn changed(before: &str, after: &str) -> Vec<(usize, String)> {
         }
     }
     runs
+}
+
+fn micros(time: Duration) -> u32 {
+    u32::try_from(time.as_micros()).unwrap_or(u32::MAX)
 }
 
 /// A time, rounded to microseconds.

@@ -7,8 +7,8 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use crate::Story;
 use crate::story::LEVELS;
-use crate::{RunStep, Story, StoryToken};
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
@@ -58,7 +58,7 @@ struct PageData<'s> {
     frames: Frames<'s>,
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct PageTokens<'s> {
     text: Vec<&'s str>,
     level: Vec<usize>,
@@ -80,18 +80,30 @@ struct Frames<'s> {
     states: Vec<&'s str>,
 }
 
-fn write_json(story: &Story, to: &mut impl Write) -> io::Result<()> {
-    let usual = story.usual();
-    let tokens = story.tokens();
-    let texts = || tokens.iter().map(|token| token.text.as_str()).collect();
-    let numbers = |of: fn(&RunStep) -> u64| tokens.iter().map(|token| of(&token.step)).collect();
-    // Without known times, the columns of times are omitted.
-    let times = |of: fn(&RunStep) -> f64| match story.about.is_timed {
-        true => {
-            tokens.iter().map(|StoryToken { step, .. }| (of(step) * 1e6).round() / 1e6).collect()
+impl PageTokens<'_> {
+    fn of(story: &Story) -> PageTokens<'_> {
+        let usual = story.usual();
+        let mut columns = PageTokens::default();
+        for (number, token) in story.tokens().iter().enumerate() {
+            let step = token.step.rounded();
+            columns.text.push(&token.text);
+            columns.level.push(story.level(number, usual));
+            // Without known times, the columns of times and bytes are empty.
+            if story.about.is_timed {
+                columns.seconds.push(step.seconds);
+                columns.computing.push(step.computing);
+                columns.waiting.push(step.waiting);
+                columns.reading.push(step.reading);
+                columns.bytes.push(step.bytes);
+            }
+            columns.hits.push(step.hits);
+            columns.misses.push(step.misses);
         }
-        false => Vec::new(),
-    };
+        columns
+    }
+}
+
+fn write_json(story: &Story, to: &mut impl Write) -> io::Result<()> {
     let frames = story.frames();
     let data = PageData {
         version: 1,
@@ -105,17 +117,7 @@ fn write_json(story: &Story, to: &mut impl Write) -> io::Result<()> {
         levels: LEVELS,
         opening: story.opening(),
         left_out: story.left_out(),
-        tokens: PageTokens {
-            text: texts(),
-            level: (0..tokens.len()).map(|number| story.level(number, usual)).collect(),
-            seconds: times(|step| step.seconds),
-            computing: times(|step| step.computing),
-            waiting: times(|step| step.waiting),
-            reading: times(|step| step.reading),
-            bytes: if story.about.is_timed { numbers(|step| step.bytes) } else { Vec::new() },
-            hits: numbers(|step| step.hits),
-            misses: numbers(|step| step.misses),
-        },
+        tokens: PageTokens::of(story),
         frames: Frames {
             tokens: frames.iter().map(|frame| frame.tokens).collect(),
             memory: frames.iter().map(|frame| frame.memory).collect(),
@@ -168,6 +170,7 @@ mod tests {
     use sws_engine::watch::LayerRow;
 
     use super::*;
+    use crate::RunStep;
     use crate::{ExpertState, MAX_FRAME_BYTES, MAX_TOKENS, StorySubject, Wall};
 
     fn data(page: &str) -> serde_json::Value {

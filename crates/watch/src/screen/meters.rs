@@ -24,11 +24,12 @@ pub(super) fn title(story: &Story, now: &Now, line: Rect, buffer: &mut Buffer) {
         Phase::Prompt(share) => format!("reading the prompt, {:.0} %", 100.0 * share),
         Phase::Idle => "idle".to_owned(),
         Phase::Text => {
-            let pace = now.pace.map(|pace| match pace {
-                pace if pace < 1.0 => format!(", {:.1} s/token", 1.0 / pace.max(1e-9)),
-                pace => format!(", {pace:.1} tok/s"),
-            });
-            format!("token {tokens}{}", pace.unwrap_or_default())
+            let pace = match now.pace {
+                Some(pace) if pace < 1.0 => format!(", {:.1} s/token", 1.0 / pace.max(1e-9)),
+                Some(pace) => format!(", {pace:.1} tok/s"),
+                None => String::new(),
+            };
+            format!("token {tokens}{pace}")
         }
     };
     let doing = match story.read_bytes() {
@@ -110,7 +111,7 @@ pub(super) fn requests(
     let room = usize::from(area.height - 1);
     let shown = if requests.len() > room { room.saturating_sub(1) } else { requests.len() };
     for (number, line) in lines.enumerate() {
-        let Some(request) = requests.get(number).filter(|_| number < shown) else {
+        let Some(request) = requests[..shown].get(number) else {
             let more = requests.len() - shown;
             put(buffer, line, line.x, &format!("and {more} more"), palette.quiet());
             return;

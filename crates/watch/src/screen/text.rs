@@ -51,40 +51,34 @@ pub(super) fn draw(story: &Story, palette: &Palette, area: Rect, buffer: &mut Bu
 /// Breaks parts into lines, at the last space that fits, or within a word that is longer than a
 /// line.
 fn wrapped(parts: &[(Cow<'_, str>, Style)], width: u16) -> Vec<Vec<(String, Style)>> {
-    let mut lines = vec![Vec::new()];
+    let mut lines = Vec::new();
     let mut line = Vec::new();
     let mut used = 0;
-    let mut end_line = |line: &mut Vec<(String, Style)>| {
-        if let Some(last) = lines.last_mut() {
-            last.append(line);
-        }
-        lines.push(Vec::new());
-    };
     for mark in parts.iter().flat_map(|(text, style)| marks(text, *style)) {
         let Some((mark, style)) = mark else {
-            end_line(&mut line);
+            lines.push(std::mem::take(&mut line));
             used = 0;
             continue;
         };
         let columns = Span::raw(mark.as_str()).width();
         if used + columns > usize::from(width) {
             if mark == " " {
-                end_line(&mut line);
+                lines.push(std::mem::take(&mut line));
                 used = 0;
                 continue;
             }
             let space = line.iter().rposition(|(mark, _): &(String, Style)| mark == " ");
-            let mut rest = space.map_or_else(Vec::new, |at| line.split_off(at + 1));
-            end_line(&mut line);
-            line.append(&mut rest);
+            let rest = match space {
+                Some(at) => line.split_off(at + 1),
+                None => Vec::new(),
+            };
+            lines.push(std::mem::replace(&mut line, rest));
             used = line.iter().map(|(mark, _)| Span::raw(mark.as_str()).width()).sum();
         }
         used += columns;
         line.push((mark, style));
     }
-    if let Some(last) = lines.last_mut() {
-        last.append(&mut line);
-    }
+    lines.push(line);
     lines
 }
 
@@ -130,9 +124,13 @@ pub fn column_after(text: &str, from: usize, columns: usize) -> usize {
 /// Number of columns between tab stops.
 const TAB: usize = 8;
 
+/// True for a control character, except the end of a line.
+fn is_obeyed(c: char) -> bool {
+    c.is_control() && c != '\n'
+}
+
 /// The text without control characters, which a terminal would interpret.
 pub(super) fn plain(text: &str) -> Cow<'_, str> {
-    let is_obeyed = |c: char| c.is_control() && c != '\n';
     if !text.contains(is_obeyed) {
         return Cow::Borrowed(text);
     }

@@ -187,8 +187,8 @@ impl BenchBoard {
         let count = self.rounds.iter().map(|round| round.round).max().unwrap_or(0);
         for ram in self.budgets() {
             for start in [BenchStart::Cold, BenchStart::Warm] {
-                let of = self.rounds.iter().filter(|it| it.start == start && it.ram == ram);
-                let mut numbers: Vec<u8> = of.map(|round| round.round).collect();
+                let rounds = self.rounds_of(start, ram);
+                let mut numbers: Vec<u8> = rounds.iter().map(|round| round.round).collect();
                 numbers.sort_unstable();
                 if !numbers.iter().copied().eq(1..=count) {
                     let ram = shortened(ram);
@@ -198,7 +198,8 @@ impl BenchBoard {
         }
         for round in &self.rounds {
             if let Err(why) = round.check(self.new_tokens) {
-                let (start, ram) = (round.start.name(), shortened(&round.ram));
+                let start = round.start.name();
+                let ram = shortened(&round.ram);
                 return Err(format!("{why} in the {start} round {} at {ram}", round.round));
             }
         }
@@ -224,9 +225,7 @@ impl BenchBoard {
         let mut rows = Vec::new();
         for start in [BenchStart::Cold, BenchStart::Warm] {
             for ram in self.budgets() {
-                let rounds: Vec<&BenchRound> =
-                    self.rounds.iter().filter(|it| it.start == start && it.ram == ram).collect();
-                rows.extend(row(start, &rounds, drive));
+                rows.extend(row(start, &self.rounds_of(start, ram), drive));
             }
         }
         let heading =
@@ -240,6 +239,10 @@ impl BenchBoard {
             self.prompt_tokens,
         ));
         text
+    }
+
+    fn rounds_of(&self, start: BenchStart, ram: &str) -> Vec<&BenchRound> {
+        self.rounds.iter().filter(|round| round.start == start && round.ram == ram).collect()
     }
 
     /// The budgets in order.
@@ -256,27 +259,45 @@ impl BenchBoard {
 
 /// `None` without rounds.
 fn row(start: BenchStart, rounds: &[&BenchRound], drive: Option<f64>) -> Option<Vec<String>> {
-    let median = |value: fn(&BenchRound) -> Option<f64>| {
-        let mut values: Vec<f64> = rounds.iter().filter_map(|round| value(round)).collect();
-        values.sort_by(f64::total_cmp);
-        let upper = values.get(values.len() / 2)?;
-        let lower = values[(values.len() - 1) / 2];
-        Some((lower + upper) / 2.0)
-    };
-    let percent =
-        |share: Option<f64>| share.map_or("-".into(), |it| format!("{:.0} %", 100.0 * it));
-    let rate = median(|round| Some(round.disk_gb_per_second))?;
+    let mut figures: [Vec<f64>; 8] = Default::default();
+    let [ram, pace, first, read, rate, hits, peak, others] = &mut figures;
+    for round in rounds {
+        ram.push(round.ram_bytes as f64);
+        pace.push(round.tokens_per_second);
+        first.push(round.first_token_seconds);
+        read.push(round.bytes_per_token);
+        rate.push(round.disk_gb_per_second);
+        hits.extend(round.hit_rate);
+        peak.push(round.peak_rss_bytes as f64);
+        others.extend(round.others_share);
+    }
+    let [ram, pace, first, read, rate, hits, peak, others] = figures.map(median);
+    let rate = rate?;
     Some(vec![
         start.name().to_owned(),
-        size(median(|round| Some(round.ram_bytes as f64))? as u64),
-        digits(median(|round| Some(round.tokens_per_second))?),
-        format!("{} s", digits(median(|round| Some(round.first_token_seconds))?)),
-        digits(median(|round| Some(round.bytes_per_token))? / 1e6),
+        size(ram? as u64),
+        digits(pace?),
+        format!("{} s", digits(first?)),
+        digits(read? / 1e6),
         percent(drive.map(|drive| 1e9 * rate / drive)),
-        percent(median(|round| round.hit_rate)),
-        size(median(|round| Some(round.peak_rss_bytes as f64))? as u64),
-        percent(median(|round| round.others_share)),
+        percent(hits),
+        size(peak? as u64),
+        percent(others),
     ])
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let upper = values.get(values.len() / 2)?;
+    let lower = values[(values.len() - 1) / 2];
+    Some((lower + upper) / 2.0)
+}
+
+fn percent(share: Option<f64>) -> String {
+    match share {
+        Some(share) => format!("{:.0} %", 100.0 * share),
+        None => "-".to_owned(),
+    }
 }
 
 /// A text of a stranger, without what a terminal would obey.

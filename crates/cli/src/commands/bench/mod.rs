@@ -143,10 +143,11 @@ fn check(args: &args::BenchArgs, model: &Model, file: &Path) -> anyhow::Result<E
 fn read(path: &Path) -> anyhow::Result<BenchBoard> {
     const REMEDY: &str = "give the file that `sws bench --out` wrote";
     let shown = path.display();
-    let unreadable = |e| anyhow!("`{shown}` cannot be read: {e}; {REMEDY}");
-    let file = open_regular(path).map_err(unreadable)?;
     let mut bytes = Vec::new();
-    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    let read = open_regular(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
+    if let Err(e) = read {
+        bail!("`{shown}` cannot be read: {e}; {REMEDY}");
+    }
     if bytes.len() as u64 > MAX_BYTES {
         bail!("`{shown}` has more than {MAX_BYTES} bytes and is not a board; {REMEDY}");
     }

@@ -156,8 +156,10 @@ fn threads(args: &args::BenchArgs) -> Vec<OsString> {
 }
 
 fn copies(args: &args::BenchArgs) -> impl Iterator<Item = OsString> {
-    let absolute = |dir: &PathBuf| std::path::absolute(dir).unwrap_or_else(|_| dir.clone());
-    args.also.iter().flat_map(move |dir| ["--also".into(), absolute(dir).into()])
+    args.also.iter().flat_map(|dir| {
+        let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.clone());
+        ["--also".into(), absolute.into()]
+    })
 }
 
 fn number(value: &Value) -> anyhow::Result<f64> {

@@ -319,7 +319,9 @@ impl ChatSession {
             watcher.close();
         }
         interrupt.reset();
-        if let (Some(report), Some(watcher)) = (&self.report, watcher) {
+        if let Some(report) = &self.report
+            && let Some(watcher) = watcher
+        {
             let mut page = AtomicFile::create_apart(report)?;
             watcher.write_page(&mut page)?;
             page.publish()?;

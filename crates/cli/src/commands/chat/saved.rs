@@ -39,12 +39,17 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Message>> {
 
 const ROLES: [&str; 3] = ["system", "user", "assistant"];
 
+/// True if both paths lead to the same file.
+fn is_same(a: &Path, b: &Path) -> bool {
+    match (a.canonicalize(), b.canonicalize()) {
+        (Ok(a), Ok(b)) => a == b,
+        _ => false,
+    }
+}
+
 /// Writes a conversation. A file that is there is only replaced if it is `own`.
 pub(super) fn write(path: &Path, messages: &[Message], own: Option<&Path>) -> anyhow::Result<()> {
-    let is_own = |path: &Path, own: &Path| {
-        path.canonicalize().is_ok_and(|path| own.canonicalize().is_ok_and(|own| own == path))
-    };
-    if path.exists() && !own.is_some_and(|own| is_own(path, own)) {
+    if path.exists() && !own.is_some_and(|own| is_same(path, own)) {
         bail!("`{}` exists; name a new file", path.display());
     }
     let mut file = AtomicFile::create(path)?;

@@ -40,21 +40,30 @@ fn compare(tiers: &[Tier]) -> Result<(), String> {
             let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
             let matrix = Matrix::new(encoding, ROWS, cols, &parts)
                 .map_err(|e| format!("{encoding} cannot be tested: {e}"))?;
-            for (activations, tokens) in
-                Activations::ALL.into_iter().flat_map(|kind| [(kind, 1), (kind, TOKENS)])
-            {
-                let bits =
-                    |tier: Tier| product(tier.with_activations(activations), &matrix, tokens);
-                let scalar = bits(Tier::SCALAR);
-                if let Some(tier) = tiers.iter().find(|&&tier| bits(tier) != scalar) {
-                    return Err(format!(
-                        "{tier} and scalar kernels differ in {encoding} with {activations} activations"
-                    ));
+            for activations in Activations::ALL {
+                for tokens in [1, TOKENS] {
+                    if let Some(tier) = differing(tiers, activations, &matrix, tokens) {
+                        return Err(format!(
+                            "{tier} and scalar kernels differ in {encoding} with {activations} activations"
+                        ));
+                    }
                 }
             }
         }
     }
     Ok(())
+}
+
+/// The first tier whose product has other bits than that of scalar kernels.
+fn differing(
+    tiers: &[Tier],
+    activations: Activations,
+    matrix: &Matrix<'_>,
+    tokens: usize,
+) -> Option<Tier> {
+    let scalar = product(Tier::SCALAR.with_activations(activations), matrix, tokens);
+    let mut others = tiers.iter().copied();
+    others.find(|tier| product(tier.with_activations(activations), matrix, tokens) != scalar)
 }
 
 /// Bits of the product of a matrix with fixed numbers.
@@ -84,7 +93,8 @@ fn parts(encoding: Encoding, cols: usize) -> Vec<Vec<u8>> {
         return vec![parts(Encoding::Nested, cols).swap_remove(1)];
     }
     let plain = encoding.is_plain();
-    let parts = encoding.parts().iter().enumerate().map(|(index, part)| {
+    let mut parts = Vec::new();
+    for (index, part) in encoding.parts().iter().enumerate() {
         let len = match part.len(ROWS as u64, cols as u64) {
             Some(PartLen::Exact(len) | PartLen::AtLeast(len)) => len as usize,
             None => 0,
@@ -94,25 +104,35 @@ fn parts(encoding: Encoding, cols: usize) -> Vec<Vec<u8>> {
             Encoding::Gguf(blocks) => {
                 for block in bytes.chunks_exact_mut(blocks.bytes()) {
                     // The upper half of an f16 below two.
-                    blocks.scales().iter().for_each(|&at| block[at + 1] &= 0xbf);
+                    for &at in blocks.scales() {
+                        block[at + 1] &= 0xbf;
+                    }
                     if blocks == GgufBlocks::Mxfp4 {
                         block[0] &= 0x7f;
                     }
                 }
             }
             _ if plain || index > 0 => bytes.iter_mut().for_each(about_one),
-            // NaN, in e4m3.
-            _ => bytes.iter_mut().filter(|byte| **byte & 0x7f == 0x7f).for_each(|byte| *byte ^= 1),
+            _ => {
+                for byte in &mut bytes {
+                    // NaN, in e4m3.
+                    if *byte & 0x7f == 0x7f {
+                        *byte ^= 1;
+                    }
+                }
+            }
         }
-        bytes
-    });
-    parts.collect()
+        parts.push(bytes);
+    }
+    parts
 }
 
 /// bf16 numbers of sixteen exponents.
 fn of_few_exponents(cols: usize) -> Vec<u8> {
     let mut numbers = noise(2 * ROWS * cols);
-    numbers.chunks_exact_mut(2).for_each(|number| about_one(&mut number[1]));
+    for number in numbers.chunks_exact_mut(2) {
+        about_one(&mut number[1]);
+    }
     numbers
 }
 

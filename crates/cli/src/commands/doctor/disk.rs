@@ -27,15 +27,16 @@ pub(super) fn lines(model: &Model) -> Vec<DoctorLine> {
     let found = speeds(model.manifest(), model.dir(), &Clock::real(), bytes, &kinds);
     let (depths, others) = found.split_at(DEPTHS.len());
     lines.push(disk(model, bytes, depths));
-    let rate = |speed: f64| format!("{:.2} GB/s with 4 reads in flight", speed / 1e9);
-    lines.extend(others[0].map(|speed| DoctorLine::ok("disk, small pages", rate(speed))));
+    if let Some(speed) = others[0] {
+        lines.push(DoctorLine::ok("disk, small pages", with_4_reads(speed)));
+    }
     // Runs do without both.
     for (check, kind, speed) in [
         ("reader uring", ReaderKind::Uring, others[1]),
         ("reader mmap", ReaderKind::Mmap, others[2]),
     ] {
         let found = match (speed, kind.open(model.manifest(), model.dir(), 1)) {
-            (Some(speed), _) => rate(speed),
+            (Some(speed), _) => with_4_reads(speed),
             (None, Err(error)) => format!("{error}; not needed"),
             (None, Ok(_)) => "cannot read the model; not needed".to_owned(),
         };
@@ -44,16 +45,22 @@ pub(super) fn lines(model: &Model) -> Vec<DoctorLine> {
     lines
 }
 
+fn with_4_reads(speed: f64) -> String {
+    format!("{:.2} GB/s with 4 reads in flight", speed / 1e9)
+}
+
 /// Bytes per second of each reader that can read a model, with 4 reads in flight.
 pub(crate) fn readers(model: &Model) -> Vec<(ReaderKind, f64)> {
     let kinds = ReaderKind::ALL.map(|reader| Reads { reader, depth: 4, huge_pages: true });
     let bytes = read_size(model);
     let found = speeds(model.manifest(), model.dir(), &Clock::real(), bytes, &kinds);
-    ReaderKind::ALL
-        .into_iter()
-        .zip(found)
-        .filter_map(|(kind, speed)| Some((kind, speed?)))
-        .collect()
+    let mut readers = Vec::new();
+    for (kind, speed) in ReaderKind::ALL.into_iter().zip(found) {
+        if let Some(speed) = speed {
+            readers.push((kind, speed));
+        }
+    }
+    readers
 }
 
 /// Bytes per read while experts stream: the longest run of an expert in a file, or a part of it.
@@ -76,11 +83,11 @@ fn disk(model: &Model, bytes: usize, speeds: &[Option<f64>]) -> DoctorLine {
         let remedy = "check the disk and the permissions, and `sws verify` the model";
         return DoctorLine::hurts(check, "the model cannot be read", remedy);
     };
-    let listed = |numbers: Vec<String>| numbers.join(", ");
+    let speeds: Vec<String> = measured.iter().map(|speed| format!("{:.2}", speed / 1e9)).collect();
     let found = format!(
         "{} GB/s with {} reads of {} in flight",
-        listed(measured.iter().map(|speed| format!("{:.2}", speed / 1e9)).collect()),
-        listed(DEPTHS.iter().map(usize::to_string).collect()),
+        speeds.join(", "),
+        DEPTHS.map(|depth| depth.to_string()).join(", "),
         size(bytes as u64),
     );
     let best = measured.into_iter().fold(0.0, f64::max);

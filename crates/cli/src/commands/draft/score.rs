@@ -85,7 +85,7 @@ pub(super) fn run(args: &args::DraftScore) -> anyhow::Result<ExitCode> {
     }
     meter.finish();
     let report = judge.report(&recorded, sequences.len(), &draft, trained, args);
-    print_report(args.json, &report, || report.text())
+    print_report(args.json, &report, ScoreReport::text)
 }
 
 /// The draft, and true if it was trained.
@@ -165,7 +165,7 @@ fn pairs(
         calibration_error_adapting: errors[0] / n,
         calibration_error_frozen: errors[1] / n,
     };
-    print_report(args.json, &report, || report.text())
+    print_report(args.json, &report, PairsReport::text)
 }
 
 /// Follows recordings, and compares forecasts with the experts used.
@@ -225,11 +225,11 @@ impl Judge {
                 let mut chosen: Vec<u32> = Vec::with_capacity(shape.top_k);
                 let all: Vec<u32> =
                     states.trace.experts(token, place).iter().map(|&e| e.into()).collect();
-                all.iter().for_each(|e| {
-                    if !chosen.contains(e) {
-                        chosen.push(*e)
+                for &expert in &all {
+                    if !chosen.contains(&expert) {
+                        chosen.push(expert);
                     }
-                });
+                }
 
                 let said = draft.entering(layer, entering, routers).unwrap_or_default();
                 for (n, said) in said.iter().enumerate().take(if place == 0 { places } else { 1 }) {
@@ -244,7 +244,9 @@ impl Judge {
                     draft.shares(place, self.note(ForecastSource::Hot, place, 0));
                     let scores = self.note(ForecastSource::Previous, place, 0);
                     draft.shares(place, scores);
-                    before[place].iter().for_each(|&e| scores[e as usize] += 1.0);
+                    for &expert in &before[place] {
+                        scores[expert as usize] += 1.0;
+                    }
                     if let Some(last) = place.checked_sub(1) {
                         let scores = self.note(ForecastSource::Together, place, 0);
                         draft.together(last, 1, &before[last], scores);
@@ -306,9 +308,12 @@ impl Judge {
 
     /// Outcome of the draft over all distances.
     fn all(&self) -> ForecastOutcome {
-        let of_draft = self.outcomes.iter().filter(|((who, _), _)| *who == ForecastSource::Draft);
         let mut all = ForecastOutcome::default();
-        of_draft.for_each(|(_, outcome)| all.merge(outcome));
+        for ((source, _), outcome) in &self.outcomes {
+            if *source == ForecastSource::Draft {
+                all.merge(outcome);
+            }
+        }
         all
     }
 
@@ -320,23 +325,23 @@ impl Judge {
         trained: bool,
         args: &args::DraftScore,
     ) -> ScoreReport {
-        let router = |distance: usize| {
-            let outcome = self.outcomes.get(&(ForecastSource::Router, distance))?;
-            Some(1.0 - outcome.score().recall[0])
-        };
-        let rows = self.outcomes.iter().map(|(&(forecast, distance), outcome)| {
+        let mut rows = Vec::new();
+        for (&(forecast, distance), outcome) in &self.outcomes {
             let score = outcome.score();
-            let removed = |error: f64| 1.0 - (1.0 - score.recall[0]) / error.max(1e-9);
-            let error_removed =
-                (forecast == ForecastSource::Draft).then(|| router(distance)).flatten();
+            let error_removed = match self.outcomes.get(&(ForecastSource::Router, distance)) {
+                Some(router) if forecast == ForecastSource::Draft => {
+                    let error = 1.0 - router.score().recall[0];
+                    Some(1.0 - (1.0 - score.recall[0]) / error.max(1e-9))
+                }
+                _ => None,
+            };
             let layers = recorded.shape.layers.iter().filter_map(|&layer| {
                 let outcome = self.by_layer.get(&(forecast, distance, layer))?;
                 Some((layer, outcome.score().recall[0]))
             });
             let by_layer = layers.collect();
-            let error_removed = error_removed.map(removed);
-            ScoreRow { forecast, distance, error_removed, by_layer, score }
-        });
+            rows.push(ScoreRow { forecast, distance, error_removed, by_layer, score });
+        }
         ScoreReport {
             tokens: self.tokens,
             sequences,
@@ -345,7 +350,7 @@ impl Judge {
             trained,
             adapting: !args.frozen,
             bytes: draft.bytes(),
-            rows: rows.collect(),
+            rows,
         }
     }
 }
@@ -366,22 +371,20 @@ fn ask(
 
 impl ScoreReport {
     fn text(&self) -> String {
-        let three = |x: f64| format!("{x:.3}");
-        let recall = self.rows.iter().map(|row| {
-            let Score { recall, recall_on_misses, .. } = row.score;
-            let shares = [recall, recall_on_misses].concat();
-            row.name().into_iter().chain(shares.into_iter().map(three)).collect()
-        });
-        let recall: Vec<Vec<String>> = recall.collect();
-        let precision = self.rows.iter().map(|row| {
-            let Score { precision, calibration_error, .. } = row.score;
+        let mut recalls = Vec::new();
+        let mut precisions = Vec::new();
+        for row in &self.rows {
+            let Score { recall, recall_on_misses, precision, calibration_error, .. } = row.score;
             let mut cells = row.name().to_vec();
-            cells.extend(precision.into_iter().map(three));
-            cells.push(row.error_removed.map_or(String::new(), three));
+            cells.extend(recall.into_iter().map(three_digits));
+            cells.extend(recall_on_misses.into_iter().map(three_digits));
+            recalls.push(cells);
+            let mut cells = row.name().to_vec();
+            cells.extend(precision.into_iter().map(three_digits));
+            cells.push(row.error_removed.map_or(String::new(), three_digits));
             cells.push(calibration_error.map_or(String::new(), |[all, _]| format!("{all:.4}")));
-            cells
-        });
-        let precision: Vec<Vec<String>> = precision.collect();
+            precisions.push(cells);
+        }
         let more = "1.5k";
         let twice = "2k";
         let forecast = "forecast";
@@ -397,10 +400,14 @@ impl ScoreReport {
             count(self.sequences as u64, "sequence"),
             self.budget,
             self.misses_per_token,
-            table(&heading, &recall),
-            table(&further, &precision),
+            table(&heading, &recalls),
+            table(&further, &precisions),
         )
     }
+}
+
+fn three_digits(share: f64) -> String {
+    format!("{share:.3}")
 }
 
 impl ScoreRow {
@@ -428,17 +435,16 @@ impl ScoreRow {
 impl PairsReport {
     fn text(&self) -> String {
         let heading = ["recall on misses", "adapting", "frozen", "difference", "better in"];
-        let rows: Vec<Vec<String>> = [0, 1]
-            .map(|i| {
-                vec![
-                    ["first k", "first 2 k"][i].to_owned(),
-                    format!("{:.4}", self.adapting[i]),
-                    format!("{:.4}", self.frozen[i]),
-                    format!("{:+.4} ± {:.4}", self.difference[i], self.standard_error[i]),
-                    format!("{} of {}", self.better[i], self.pairs),
-                ]
-            })
-            .to_vec();
+        let mut rows = Vec::new();
+        for (i, name) in ["first k", "first 2 k"].into_iter().enumerate() {
+            rows.push(vec![
+                name.to_owned(),
+                format!("{:.4}", self.adapting[i]),
+                format!("{:.4}", self.frozen[i]),
+                format!("{:+.4} ± {:.4}", self.difference[i], self.standard_error[i]),
+                format!("{} of {}", self.better[i], self.pairs),
+            ]);
+        }
         format!(
             "{}\ncalibration error {:.4} adapting, {:.4} frozen; cache of {} % of the experts\n",
             table(&heading, &rows),

@@ -86,7 +86,8 @@ impl RecordedStates {
                      --backend"
                 );
             };
-            (tokens, end) = (Some(count), from);
+            tokens = Some(count);
+            end = from;
             starts.insert(0, 8 + header + from);
         }
         if end > MAX_ROUTES {

@@ -82,13 +82,15 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
     if sequences.len() < 2 {
         bail!("there is one sequence, and one is held out; record more with `sws run --record`");
     }
-    let kept = |held: bool| {
-        let numbered = sequences.iter().enumerate();
-        let last = |n: usize| n % HELD_OUT == HELD_OUT.min(sequences.len()) - 1;
-        numbered.filter(move |&(n, _)| last(n) == held).map(|(_, s)| s.clone()).collect::<Vec<_>>()
-    };
-    let [learned_from, held_out] = [false, true].map(kept);
-    let tokens = |of: &[RecordedSequence]| of.iter().map(|s| s.tokens.len()).sum::<usize>();
+    let last = HELD_OUT.min(sequences.len()) - 1;
+    let mut learned_from = Vec::new();
+    let mut held_out = Vec::new();
+    for (number, sequence) in sequences.into_iter().enumerate() {
+        match number % HELD_OUT == last {
+            true => held_out.push(sequence),
+            false => learned_from.push(sequence),
+        }
+    }
 
     let shape = recorded.shape.clone();
     let rank = usize::from(args.rank);
@@ -103,10 +105,13 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
     let places = shape.layers.len();
     let mut learned = Learned::new(&shape, rank);
     let mut rows = Vec::new();
-    let jobs: Vec<(usize, bool)> = (0..places)
-        .flat_map(|place| [(place, false), (place, true)])
-        .filter(|&(place, attended)| !attended || place + 1 < places)
-        .collect();
+    let mut jobs: Vec<(usize, bool)> = Vec::new();
+    for place in 0..places {
+        jobs.push((place, false));
+        if place + 1 < places {
+            jobs.push((place, true));
+        }
+    }
     let meter = ProgressMeter::of("training", ProgressUnit::Tokens);
     let total = jobs.len() * usize::from(args.epochs) * tokens(&learned_from);
     let done = Mutex::new(0);
@@ -151,7 +156,9 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
     let mut draft = taught(learned.clone(), &mut recorded)?;
     let routers_alone = choice::routers_alone(&draft, &mut recorded, &held_out, &interrupt)?;
     if !routers_alone.is_empty() {
-        routers_alone.iter().for_each(|&(place, distance)| learned.follow_router(place, distance));
+        for &(place, distance) in &routers_alone {
+            learned.follow_router(place, distance);
+        }
         draft = taught(learned, &mut recorded)?;
     }
     let fitted = fit_eviction(&mut recorded, args, &interrupt)?;
@@ -183,7 +190,12 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
             losses: fitted.losses,
         },
     };
-    print_report(args.json, &report, || report.text())
+    print_report(args.json, &report, TrainReport::text)
+}
+
+/// Number of tokens of some sequences.
+fn tokens(sequences: &[RecordedSequence]) -> usize {
+    sequences.iter().map(|sequence| sequence.tokens.len()).sum()
 }
 
 /// Fits the correction of evictions to all recordings, in their order.

@@ -69,16 +69,25 @@ pub(crate) fn rows(
     budgets: &[u64],
 ) -> Result<Vec<FormatRow>, sws::Error> {
     let mut dry = threads.and_then(|threads| Dry::new(options.tier, threads));
-    let rows = formats.iter().map(|&format| {
+    let mut rows = Vec::with_capacity(formats.len());
+    for &format in formats {
         let footprint = outline.footprint(format, options)?;
-        let tokens: Vec<Option<PerToken>> =
-            budgets.iter().map(|&ram| Some(footprint.plan(ram)?.per_token)).collect();
-        let read = |token: &Option<PerToken>| Some(token.as_ref()?.read());
         let computing = dry.as_mut().and_then(|dry| outline.computing(format, dry));
         let most = format.of(PieceKind::Expert(0));
         let kernels = machine.map(|machine| machine.computing_in(most));
-        let pace = |token: &Option<PerToken>| kernels?.pace(token.as_ref()?, computing);
-        Ok(FormatRow {
+        let mut read_bytes_per_token = Vec::with_capacity(budgets.len());
+        let mut in_memory = Vec::with_capacity(budgets.len());
+        let mut tokens_per_second = Vec::with_capacity(budgets.len());
+        for &ram in budgets {
+            let token = footprint.plan(ram).map(|plan| plan.per_token);
+            read_bytes_per_token.push(token.as_ref().map(PerToken::read));
+            in_memory.push(token.as_ref().is_some_and(PerToken::is_in_memory));
+            tokens_per_second.push(match (kernels, &token) {
+                (Some(kernels), Some(token)) => kernels.pace(token, computing),
+                _ => None,
+            });
+        }
+        rows.push(FormatRow {
             format: format.to_string(),
             plain: format.plain,
             exact: !format.plain.is_lossy(),
@@ -88,20 +97,17 @@ pub(crate) fn rows(
             table_bytes: footprint.layer_tables.map(|[bytes, _]| bytes),
             table_row_bytes: footprint.layer_tables.map(|[_, row]| row),
             smallest_budget: footprint.smallest(),
-            read_bytes_per_token: tokens.iter().map(read).collect(),
-            in_memory: tokens
-                .iter()
-                .map(|token| token.as_ref().is_some_and(PerToken::is_in_memory))
-                .collect(),
+            read_bytes_per_token,
+            in_memory,
             computing,
-            tokens_per_second: tokens.iter().map(pace).collect(),
+            tokens_per_second,
             first_token_seconds: machine.and_then(|it| {
                 let table = footprint.layer_tables.map_or(0, |[bytes, _]| bytes);
                 it.first_token(footprint.bytes - table)
             }),
-        })
-    });
-    rows.collect()
+        });
+    }
+    Ok(rows)
 }
 
 /// The exact format for a budget, of which `at` is the index: the smallest that needs no option, or bf11
@@ -114,8 +120,11 @@ pub(crate) fn best<'r>(
 ) -> Option<&'r FormatRow> {
     let usual = exact(rows).filter(|row| row.usual).min_by_key(|row| row.bytes)?;
     let smaller = exact(rows).find(|row| row.plain == Encoding::Bf11 && fits(row.bytes));
-    let is_faster = |row: &&FormatRow| row.pace(at) > WORTH * usual.pace(at);
-    smaller.filter(|_| !usual.is_in_memory(at)).filter(is_faster).or(Some(usual))
+    let least = WORTH * usual.pace(at);
+    match smaller {
+        Some(smaller) if !usual.is_in_memory(at) && smaller.pace(at) > least => Some(smaller),
+        _ => Some(usual),
+    }
 }
 
 /// The encoding of the [`best`] of these formats, and why it is chosen.
@@ -133,11 +142,15 @@ pub(crate) fn reason(rows: &[FormatRow], best: &FormatRow, ram: u64, at: Option<
     if pace == 0.0 {
         return format!("{name}, as no speed is known within {within}");
     }
-    let others = exact(rows).filter(|row| row.plain != best.plain);
-    let others = others.map(|row| format!("{} {}", row.plain.name(), digits(row.pace(at))));
-    let others = match others.collect::<Vec<_>>().join(", ") {
-        none if none.is_empty() => none,
-        some => format!(" ({some})"),
+    let mut others = Vec::new();
+    for row in exact(rows) {
+        if row.plain != best.plain {
+            others.push(format!("{} {}", row.plain.name(), digits(row.pace(at))));
+        }
+    }
+    let others = match others.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", others.join(", ")),
     };
     let why = match best.usual {
         true => "as bf11 is not clearly faster",
@@ -151,10 +164,19 @@ fn exact(rows: &[FormatRow]) -> impl Iterator<Item = &FormatRow> {
     rows.iter().filter(|row| row.exact)
 }
 
+/// A budget in the heading of a column.
+fn budget(ram: u64) -> String {
+    match ram % GIB {
+        0 => format!("{} GiB", ram / GIB),
+        _ => size(ram),
+    }
+}
+
 /// True if the speeds of a machine are known.
 pub(crate) fn paced(machine: Option<&Machine>) -> bool {
-    let speeds = machine.map(|it| (it.disk_bytes_per_second, it.memory_bytes_per_second));
-    matches!(speeds, Some((Some(_), Some(_))))
+    machine.is_some_and(|machine| {
+        machine.disk_bytes_per_second.is_some() && machine.memory_bytes_per_second.is_some()
+    })
 }
 
 /// What a [`table`] shows.
@@ -173,13 +195,9 @@ pub(crate) fn table(rows: &[FormatRow], budgets: &[u64], paced: bool) -> String 
         true => &["format", "weights", "<exact", "--ram", "prompt"],
         false => &["format", "weights", "besides", "--ram"],
     };
-    let budget = |ram: &u64| match ram % GIB {
-        0 => format!("{} GiB", ram / GIB),
-        _ => size(*ram),
-    };
-    let budgets: Vec<String> = budgets.iter().map(budget).collect();
-    let heading: Vec<&str> =
-        fixed.iter().copied().chain(budgets.iter().map(String::as_str)).collect();
+    let budgets: Vec<String> = budgets.iter().map(|&ram| budget(ram)).collect();
+    let mut heading = fixed.to_vec();
+    heading.extend(budgets.iter().map(String::as_str));
     let rows: Vec<Vec<String>> = rows.iter().map(|row| row.cells(paced)).collect();
     crate::table::table(&heading, &rows)
 }
@@ -203,17 +221,18 @@ impl FormatRow {
         let format = self.format.replace(", as published", "").replace(" and ", "+");
         let mut cells = vec![format, about(self.bytes)];
         let least = format!("{}MiB", self.smallest_budget >> 20);
-        let none = || "-".to_owned();
         if paced {
             let exact = if self.exact { "yes" } else { "no" };
             let first = self.first_token_seconds.map_or_else(String::new, time);
             cells.extend([exact.to_owned(), least, first]);
-            let paces = self.tokens_per_second.iter();
-            cells.extend(paces.map(|pace| pace.map_or_else(none, digits)));
+            for pace in &self.tokens_per_second {
+                cells.push(pace.map_or("-".to_owned(), digits));
+            }
         } else {
             cells.extend([about(self.infrastructure_bytes), least]);
-            let reads = self.read_bytes_per_token.iter();
-            cells.extend(reads.map(|read| read.map_or_else(none, about)));
+            for read in &self.read_bytes_per_token {
+                cells.push(read.map_or("-".to_owned(), about));
+            }
         }
         cells
     }

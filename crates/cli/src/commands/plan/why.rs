@@ -54,11 +54,12 @@ pub(crate) struct PlanSettings<'c> {
 
 /// The reasons as rows of at most 80 columns.
 pub(crate) fn text(reasons: &[SettingReason]) -> String {
-    let rows = reasons.iter().map(|SettingReason { setting, value, because }| {
-        let column = NAMES + VALUES;
-        wrapped_at(column, &format!("{setting:<NAMES$}{value:<VALUES$}because {because}\n"))
-    });
-    rows.collect()
+    let mut text = String::new();
+    for SettingReason { setting, value, because } in reasons {
+        let row = format!("{setting:<NAMES$}{value:<VALUES$}because {because}\n");
+        text += &wrapped_at(NAMES + VALUES, &row);
+    }
+    text
 }
 
 /// Why shards are in the encoding that they are in.

@@ -138,7 +138,10 @@ impl Pull<'_> {
 
 /// True for directories, which need not exist yet, on one disk.
 fn is_same_disk(a: &Path, b: &Path) -> bool {
-    let disk =
-        |dir: &Path| dir.ancestors().find_map(|dir| Some(FileIdentity::at(dir).ok()?.device));
-    disk(a) == disk(b)
+    device(a) == device(b)
+}
+
+/// The device of a path, or of its nearest parent that exists.
+fn device(dir: &Path) -> Option<u64> {
+    dir.ancestors().find_map(|dir| Some(FileIdentity::at(dir).ok()?.device))
 }

@@ -1,5 +1,7 @@
 //! The last words of `sws pull`.
 
+use std::path::Path;
+
 use serde_json::json;
 use sws::Model;
 use sws_hub::ModelName;
@@ -24,9 +26,12 @@ impl Pull<'_> {
                 "source_bytes": sharded.map(|done| done.source_bytes),
             }));
         }
-        let what = sharded.map_or(String::new(), |done| {
-            format!("{} shards{}, {}, ", done.shards, before(&done), size(done.stored_bytes))
-        });
+        let what = match sharded {
+            Some(done) => {
+                format!("{} shards{}, {}, ", done.shards, before(done), size(done.stored_bytes))
+            }
+            None => String::new(),
+        };
         // The id finds what lies in its own place, or does with the encoding.
         let with_form = ModelName {
             tag: Some(self.encoding.name().to_owned()),
@@ -34,16 +39,21 @@ impl Pull<'_> {
             ..self.name.clone()
         };
         let names = [self.name.to_string(), with_form.to_string()];
-        let is_found = |name: &&String| {
-            let found = sws::locate(name).ok().and_then(|found| found.canonicalize().ok());
-            found.is_some() && found == path.canonicalize().ok()
-        };
-        let path = path.display().to_string();
-        let model = names.iter().find(is_found).unwrap_or(&path);
+        let shown = path.display().to_string();
+        let model = names.iter().find(|name| finds(name, path)).unwrap_or(&shown);
         // A model that cannot be opened says why when it is run.
         let opened = Model::open(&obtained.path);
         let talks = opened.is_ok_and(|model| model.chat_template().is_ok());
         let next = if talks { "chat" } else { "run" };
-        print(&format!("{what}{how}: {path}\nsws {next} {model}\n"))
+        print(&format!("{what}{how}: {shown}\nsws {next} {model}\n"))
+    }
+}
+
+/// True if a name finds the model at a path.
+fn finds(name: &str, path: &Path) -> bool {
+    let Ok(found) = sws::locate(name) else { return false };
+    match (found.canonicalize(), path.canonicalize()) {
+        (Ok(found), Ok(path)) => found == path,
+        _ => false,
     }
 }

@@ -26,6 +26,13 @@ struct GgufChoice {
     in_memory: u64,
 }
 
+impl GgufChoice {
+    /// True if no token reads from disk with this budget.
+    fn fits(&self, budget: Option<u64>) -> bool {
+        budget.is_some_and(|budget| self.in_memory <= budget)
+    }
+}
+
 impl Pull<'_> {
     /// Prints the models of a repository with their sizes, marks those that fit into the memory of this
     /// machine, and proposes one.
@@ -34,24 +41,20 @@ impl Pull<'_> {
             return Ok(());
         }
         let names: Vec<&str> = listing.files.iter().map(|file| file.name.as_str()).collect();
-        let mut models: Vec<(&str, Vec<HubFile>)> = gguf_models(names.iter().copied())
-            .into_iter()
-            .map(|(model, files)| {
-                let files = files.into_iter().filter_map(|file| listing.file(file));
-                (model, files.cloned().collect())
-            })
-            .collect();
+        let mut models: Vec<(&str, Vec<HubFile>)> = Vec::new();
+        for (model, parts) in gguf_models(names.iter().copied()) {
+            let files = parts.into_iter().filter_map(|file| listing.file(file));
+            models.push((model, files.cloned().collect()));
+        }
         models.sort_by_key(|(_, files)| bytes(files));
         let beside = models.first().and_then(|(_, files)| beside(client, listing, files));
-        let choices: Vec<GgufChoice> = models
-            .iter()
-            .map(|(model, files)| {
-                let bytes = bytes(files);
-                let in_memory = bytes.saturating_add(beside.unwrap_or(BESIDE));
-                let tag = gguf_tag(&names, model).unwrap_or(model).to_owned();
-                GgufChoice { tag, bytes, in_memory }
-            })
-            .collect();
+        let mut choices = Vec::with_capacity(models.len());
+        for (model, files) in &models {
+            let bytes = bytes(files);
+            let in_memory = bytes.saturating_add(beside.unwrap_or(BESIDE));
+            let tag = gguf_tag(&names, model).unwrap_or(model).to_owned();
+            choices.push(GgufChoice { tag, bytes, in_memory });
+        }
         let budget = SystemMemory::now()
             .map(|memory| RamBudget::Auto.resolve(memory.total, memory.available, 0));
         print(&text(&self.id.to_string(), &choices, budget))
@@ -59,7 +62,7 @@ impl Pull<'_> {
 }
 
 fn bytes(files: &[HubFile]) -> u64 {
-    files.iter().fold(0, |sum, file| sum.saturating_add(file.len))
+    files.iter().map(|file| file.len).fold(0, u64::saturating_add)
 }
 
 /// Memory besides the weights with which no token of a model reads from disk, as its header tells. All
@@ -75,22 +78,20 @@ fn beside(client: &Client, listing: &Listing, files: &[HubFile]) -> Option<u64> 
 /// The models as a table, and the one for a machine with this budget: the largest whose weights all
 /// fit, or else the smallest, as it reads least from disk.
 fn text(id: &str, choices: &[GgufChoice], budget: Option<u64>) -> String {
-    let fits = |choice: &GgufChoice| budget.is_some_and(|budget| choice.in_memory <= budget);
-    let best = choices.iter().rposition(fits);
-    let cells: Vec<Vec<String>> = choices
-        .iter()
-        .take(SHOWN)
-        .map(|choice| {
-            let place = if fits(choice) { "in memory" } else { "from disk" };
-            let ram = size(choice.in_memory);
-            vec![size(choice.bytes), ram, place.to_owned(), format!("sws pull {id}:{}", choice.tag)]
-        })
-        .collect();
-    let mut text = table(&["download", "in memory with", "<here", "<command"], &cells);
-    if let Some(more) = choices.len().checked_sub(SHOWN).filter(|more| *more > 0) {
-        text += &format!("and {more} larger ones\n");
+    let best = choices.iter().rposition(|choice| choice.fits(budget));
+    let mut cells = Vec::new();
+    for choice in choices.iter().take(SHOWN) {
+        let place = if choice.fits(budget) { "in memory" } else { "from disk" };
+        let command = format!("sws pull {id}:{}", choice.tag);
+        cells.push(vec![size(choice.bytes), size(choice.in_memory), place.to_owned(), command]);
     }
-    if let (Some(budget), Some(smallest)) = (budget, choices.first()) {
+    let mut text = table(&["download", "in memory with", "<here", "<command"], &cells);
+    if choices.len() > SHOWN {
+        text += &format!("and {} larger ones\n", choices.len() - SHOWN);
+    }
+    if let Some(budget) = budget
+        && let Some(smallest) = choices.first()
+    {
         let (choice, why) = match best {
             Some(best) => (&choices[best], "the largest that stays in"),
             None => (smallest, "the smallest, as none stays in"),

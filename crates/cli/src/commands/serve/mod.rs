@@ -85,11 +85,11 @@ fn serve_several(
     let address = server.address();
     let ids: Vec<String> = all.iter().map(|(opened, _)| opened.names.id.clone()).collect();
     note!("sws: listening on http://{address}; loading the first of {} models", ids.len());
-    let entry = |(opened, needs)| {
+    let mut entries = Vec::with_capacity(all.len());
+    for (opened, needs) in all {
         let OpenedModel { model, text, .. } = opened;
-        SetEntry { model, text, needs }
-    };
-    let entries = all.into_iter().map(entry).collect();
+        entries.push(SetEntry { model, text, needs });
+    }
     let set = ModelSet::plan(entries, &args.model.options(), threads)?;
     let first = model::load(set.loader(0), interrupt)?;
     let ready = || {

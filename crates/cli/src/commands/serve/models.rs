@@ -66,11 +66,15 @@ pub(super) fn open(args: &args::Serve) -> anyhow::Result<Vec<OpenedModel>> {
 
 /// Spreads the reads of each model over those copies that are of it. The first refuses the others.
 fn spread(opened: &mut [OpenedModel], copies: &[PathBuf]) -> sws::Result<()> {
-    let of = |copy: &PathBuf| opened.iter().position(|one| one.model.has_copy_in(copy));
-    let owners: Vec<usize> = copies.iter().map(|copy| of(copy).unwrap_or(0)).collect();
-    for (number, one) in opened.iter_mut().enumerate() {
-        let own = copies.iter().zip(&owners).filter(|(_, owner)| **owner == number);
-        model::spread(&mut one.model, &own.map(|(copy, _)| copy.clone()).collect::<Vec<_>>())?;
+    let mut of_models: Vec<Vec<PathBuf>> = vec![Vec::new(); opened.len()];
+    for copy in copies {
+        let owner = opened.iter().position(|one| one.model.has_copy_in(copy)).unwrap_or(0);
+        if let Some(own) = of_models.get_mut(owner) {
+            own.push(copy.clone());
+        }
+    }
+    for (one, copies) in opened.iter_mut().zip(of_models) {
+        model::spread(&mut one.model, &copies)?;
     }
     Ok(())
 }
@@ -98,12 +102,17 @@ fn open_one(args: &args::Serve, typed: TypedModel, is_first: bool) -> anyhow::Re
     let text = text.while_loaded(model.chat_template().ok());
     let shown = place.clone().unwrap_or_else(|| model.dir().to_owned());
     // Clients know a model by the id that found it.
-    let id = place.filter(|place| !place.exists() && model.supplier().is_none());
-    let id = id.map_or_else(|| model.name(), |id| id.to_string_lossy().into_owned());
-    let id = args.name.clone().filter(|_| is_first).or(name).unwrap_or(id);
-    let aliases = args.alias.iter().filter(|_| is_first).cloned();
+    let found_by = match place {
+        Some(place) if !place.exists() && model.supplier().is_none() => {
+            place.to_string_lossy().into_owned()
+        }
+        _ => model.name(),
+    };
+    let given = if is_first { args.name.clone() } else { None };
+    let id = given.or(name).unwrap_or(found_by);
+    let mut aliases = if is_first { args.alias.clone() } else { Vec::new() };
     // Or by its file, whatever the server calls it.
-    let aliases = aliases.chain(model.gguf_stem().map(str::to_owned)).collect();
+    aliases.extend(model.gguf_stem().map(str::to_owned));
     Ok(OpenedModel { model, text, names: ModelNames { id, aliases }, place: shown })
 }
 
@@ -134,12 +143,9 @@ fn models_of(typed: &[PathBuf]) -> anyhow::Result<Vec<TypedModel>> {
         if found.is_empty() {
             all.push(one);
         }
-        let found = found.into_iter();
-        all.extend(found.map(|place| TypedModel {
-            place: Some(place),
-            name: None,
-            is_found: true,
-        }));
+        for place in found {
+            all.push(TypedModel { place: Some(place), name: None, is_found: true });
+        }
     }
     if typed.is_empty() {
         all.push(TypedModel::default());
@@ -150,14 +156,19 @@ fn models_of(typed: &[PathBuf]) -> anyhow::Result<Vec<TypedModel>> {
     Ok(all)
 }
 
+fn is_model(dir: &Path) -> bool {
+    [MANIFEST_FILE, "config.json"].iter().any(|name| dir.join(name).exists())
+}
+
+fn is_plain(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+}
+
 /// A model with the name before `=`, if there is one and the whole is no path.
 fn named(typed: &Path) -> TypedModel {
-    let plain = |name: &str| {
-        !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
-    };
     let parts = typed.to_str().filter(|_| !typed.exists()).and_then(|typed| typed.split_once('='));
     match parts {
-        Some((name, place)) if plain(name) && !place.is_empty() => {
+        Some((name, place)) if is_plain(name) && !place.is_empty() => {
             TypedModel { place: Some(place.into()), name: Some(name.to_owned()), is_found: false }
         }
         _ => TypedModel { place: Some(typed.to_owned()), ..TypedModel::default() },
@@ -167,8 +178,7 @@ fn named(typed: &Path) -> TypedModel {
 /// The models in a directory that is none itself, and in those below it, in the order of their names.
 /// Nothing in any other place.
 fn within(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let is_model = |dir: &Path| [MANIFEST_FILE, "config.json"].map(|name| dir.join(name).exists());
-    if !dir.is_dir() || is_model(dir).contains(&true) {
+    if !dir.is_dir() || is_model(dir) {
         return Ok(Vec::new());
     }
     let unread =
@@ -176,7 +186,7 @@ fn within(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = ggufs(dir);
     for entry in dir.read_dir().map_err(unread)? {
         let below = entry.map_err(unread)?.path();
-        if is_model(&below).contains(&true) {
+        if is_model(&below) {
             found.push(below);
         } else if below.is_dir() {
             found.extend(ggufs(&below));

@@ -1,6 +1,7 @@
 //! Finds the GGUF files of a model: one, or parts with numbers in their names.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use super::super::CheckpointError;
@@ -27,10 +28,15 @@ pub(in super::super) fn find(path: &Path) -> Result<Option<GgufFiles>, Checkpoin
         if path.extension().is_none_or(|ending| ending != "gguf") {
             return Ok(None);
         }
-        let name = path.file_name().and_then(|name| name.to_str()).filter(|n| is_plain_name(n));
-        let name = name.ok_or_else(|| CheckpointError::FileName { path: path.to_owned() })?;
-        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
-        return set(dir.unwrap_or(Path::new(".")), name).map(Some);
+        let name = match path.file_name().and_then(OsStr::to_str) {
+            Some(name) if is_plain_name(name) => name,
+            _ => return Err(CheckpointError::FileName { path: path.to_owned() }),
+        };
+        let dir = match path.parent() {
+            Some(dir) if !dir.as_os_str().is_empty() => dir,
+            _ => Path::new("."),
+        };
+        return set(dir, name).map(Some);
     }
     if OTHERS.iter().any(|name| path.join(name).symlink_metadata().is_ok()) {
         return Ok(None);
@@ -41,7 +47,10 @@ pub(in super::super) fn find(path: &Path) -> Result<Option<GgufFiles>, Checkpoin
     for entry in entries.flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };
         if name.ends_with(ENDING) && !name.starts_with('.') && is_plain_name(&name) {
-            let model = part(&name).map_or(name.clone(), |part| part.name(1));
+            let model = match part(&name) {
+                Some(part) => part.name(1),
+                None => name.clone(),
+            };
             models.insert(model, name);
         }
         if models.len() > 1 {
@@ -53,7 +62,10 @@ pub(in super::super) fn find(path: &Path) -> Result<Option<GgufFiles>, Checkpoin
             return Err(CheckpointError::Several { dir, first, second });
         }
     }
-    models.into_values().next().map(|name| set(path, &name)).transpose()
+    match models.into_values().next() {
+        Some(name) => set(path, &name).map(Some),
+        None => Ok(None),
+    }
 }
 
 /// The files of the model that the file `name` belongs to.
@@ -90,21 +102,24 @@ impl PartName<'_> {
 /// The name of the model to which a GGUF file belongs, and the number of its files: the file name
 /// without extension and part number. `None` for a file of another format.
 pub fn gguf_model(file: &str) -> Option<(&str, usize)> {
-    let whole = || Some((file.strip_suffix(ENDING)?, 1));
-    part(file).map(|part| (part.model, part.count as usize)).or_else(whole)
+    match part(file) {
+        Some(part) => Some((part.model, part.count as usize)),
+        None => Some((file.strip_suffix(ENDING)?, 1)),
+    }
 }
 
 /// `None` if a name is not that of a part.
 fn part(name: &str) -> Option<PartName<'_>> {
     let (rest, count) = name.strip_suffix(ENDING)?.rsplit_once("-of-")?;
     let (model, number) = rest.rsplit_once('-')?;
-    let digits = |digits: &str| {
-        let five = digits.len() == 5 && digits.bytes().all(|byte| byte.is_ascii_digit());
-        if five { digits.parse::<u32>().ok() } else { None }
-    };
-    let number = digits(number)?;
-    let count = digits(count)?;
+    let number = five_digits(number)?;
+    let count = five_digits(count)?;
     (1..=count).contains(&number).then_some(PartName { model, count })
+}
+
+fn five_digits(digits: &str) -> Option<u32> {
+    let five = digits.len() == 5 && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if five { digits.parse().ok() } else { None }
 }
 
 #[cfg(test)]

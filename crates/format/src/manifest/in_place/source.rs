@@ -47,22 +47,24 @@ pub(super) enum CodesForm<'a> {
 
 impl<'a> CheckpointTensors<'a> {
     pub(super) fn new(files: &'a [WeightFile], naming: &dyn Naming) -> CheckpointTensors<'a> {
-        let tensors: Vec<StoredTensor<'a>> = (0..)
-            .zip(files)
-            .flat_map(|(file, entry)| {
-                entry.tensors.iter().map(move |tensor| StoredTensor { file, tensor })
-            })
-            .collect();
-        let by_name = tensors.iter().map(|stored| (stored.tensor.name.as_str(), *stored)).collect();
+        let mut tensors = Vec::new();
+        let mut by_name = HashMap::new();
+        for (file, entry) in (0..).zip(files) {
+            for tensor in &entry.tensors {
+                let stored = StoredTensor { file, tensor };
+                tensors.push(stored);
+                by_name.insert(tensor.name.as_str(), stored);
+            }
+        }
         let packed = naming.packed();
         let blocks = naming.has_blocks();
         let mut source =
             CheckpointTensors { tensors, by_name, packed, blocks, scales: HashSet::new() };
         for stored in &source.tensors {
             if let CodesForm::Quantised(matrix) = source.find(stored) {
-                source
-                    .scales
-                    .extend(matrix.parts[1..].iter().map(|part| part.tensor.name.as_str()));
+                for part in &matrix.parts[1..] {
+                    source.scales.insert(part.tensor.name.as_str());
+                }
             }
         }
         source
@@ -71,6 +73,25 @@ impl<'a> CheckpointTensors<'a> {
     /// The tensor with this name.
     pub(super) fn named(&self, name: &str) -> Option<StoredTensor<'a>> {
         self.by_name.get(name).copied()
+    }
+
+    /// The tensor whose name has these two parts.
+    fn joined(&self, stem: &str, suffix: &str) -> Option<StoredTensor<'a>> {
+        self.named(&format!("{stem}{suffix}"))
+    }
+
+    /// The scales of a matrix.
+    fn scales_of(&self, name: &str, in_blocks: bool) -> Option<StoredTensor<'a>> {
+        if in_blocks {
+            return self.joined(name, "_scales");
+        }
+        for suffix in ["_scale_inv", "_scale"] {
+            if let Some(scales) = self.joined(name, suffix) {
+                return Some(scales);
+            }
+        }
+        let stem = name.strip_suffix(".weight")?;
+        self.joined(stem, ".scale").or_else(|| self.joined(stem, ".qscale_weight"))
     }
 
     /// True if the tensor holds scales of another one.
@@ -93,7 +114,9 @@ impl<'a> CheckpointTensors<'a> {
     /// The matrix to which these codes belong, found by the names of related tensors.
     pub(super) fn find(&self, codes: &StoredTensor<'a>) -> CodesForm<'a> {
         let name = codes.tensor.name.as_str();
-        if let (Some(packed), Some(stem)) = (self.packed, name.strip_suffix(PARTS[0])) {
+        if let Some(packed) = self.packed
+            && let Some(stem) = name.strip_suffix(PARTS[0])
+        {
             return self.find_packed(codes, stem, packed);
         }
         let shape = codes.tensor.shape.as_slice();
@@ -111,57 +134,43 @@ impl<'a> CheckpointTensors<'a> {
             },
             _ => return CodesForm::Plain,
         };
-        let with = |suffix: &str| self.named(&format!("{name}{suffix}"));
-        let instead = |suffix: &str| {
-            let stem = name.strip_suffix(".weight")?;
-            self.named(&format!("{stem}{suffix}"))
-        };
         let blocks = name.len() + "_blocks".len() == codes.tensor.name.len() && per_element == 32;
-        let scales = match blocks {
-            true => with("_scales"),
-            false => with("_scale_inv")
-                .or_else(|| with("_scale"))
-                .or_else(|| instead(".scale"))
-                .or_else(|| instead(".qscale_weight")),
-        };
-        let Some(scales) = scales else { return CodesForm::Plain };
+        let Some(scales) = self.scales_of(name, blocks) else { return CodesForm::Plain };
         let Some((&elements, rows)) = outer.split_last() else { return CodesForm::Plain };
         let Some(cols) = elements.checked_mul(per_element) else { return CodesForm::Plain };
         let shape = [rows, &[cols]].concat();
-        let misfit = |other: &StoredTensor<'_>| CodesForm::Misfit {
-            name: name.to_owned(),
-            shape: shape.clone(),
-            reason: format!(
-                "which `{}`, as {} of shape {:?}, does not fit",
-                other.tensor.name, other.tensor.dtype, other.tensor.shape
-            ),
-        };
         // The codes are not symmetric, or columns are not in order.
-        let beside = ["_zero_point", "_g_idx"].into_iter().find_map(with);
-        // A tensor with two numbers. Codes and configuration determine the shape, too.
-        let is_shape = |tensor: &HeaderTensor| {
-            matches!(tensor.dtype, Dtype::I32 | Dtype::I64) && tensor.shape == [2]
-        };
-        let cut = with("_shape").filter(|stored| !is_shape(stored.tensor));
-        if let Some(other) = beside.or(cut) {
-            return misfit(&other);
+        for suffix in ["_zero_point", "_g_idx"] {
+            if let Some(other) = self.joined(name, suffix) {
+                return misfit(name, shape, does_not_fit(other.tensor));
+            }
         }
-        let third = with("_scale_2").or_else(|| with("_global_scale"));
+        if let Some(other) = self.joined(name, "_shape")
+            && !is_shape(other.tensor)
+        {
+            return misfit(name, shape, does_not_fit(other.tensor));
+        }
+        let third = self.joined(name, "_scale_2").or_else(|| self.joined(name, "_global_scale"));
         let encoding = encoding(codes.tensor, &shape, scales.tensor, third.map(|t| t.tensor));
-        let fits = |of: &Encoding| !self.blocks || !is_fp8_without_blocks(*of);
-        let Some(encoding) = encoding.filter(fits) else { return misfit(&scales) };
+        let encoding = match encoding {
+            Some(encoding) if !self.blocks || !is_fp8_without_blocks(encoding) => encoding,
+            _ => return misfit(name, shape, does_not_fit(scales.tensor)),
+        };
         // The matrix cannot have the name of another tensor.
         if name != codes.tensor.name && self.by_name.contains_key(name) {
             return CodesForm::Plain;
         }
-        let three = encoding.parts().len() == 3;
+        let mut parts = vec![*codes, scales];
+        if encoding.parts().len() == 3 {
+            parts.extend(third);
+        }
         CodesForm::Quantised(Logical {
             name: name.to_owned(),
             dtype: codes.tensor.dtype,
             shape,
             encoding: Some(encoding),
             packing: None,
-            parts: [*codes, scales].into_iter().chain(third.filter(|_| three)).collect(),
+            parts,
         })
     }
 }
@@ -170,15 +179,14 @@ impl<'a> CheckpointTensors<'a> {
     /// The matrix to which these packed codes belong.
     fn find_packed(&self, codes: &StoredTensor<'a>, stem: &str, packed: Packed) -> CodesForm<'a> {
         let name = format!("{stem}.weight");
-        let part = |suffix: &str| self.named(&format!("{stem}{suffix}"));
         let shape = codes.tensor.shape.clone();
-        let misfit =
-            |reason| CodesForm::Misfit { name: name.clone(), shape: shape.clone(), reason };
         let mut parts = vec![*codes];
         for (suffix, needed) in PARTS[1..].iter().zip([true, true, packed.act_order]) {
-            match part(suffix) {
+            match self.joined(stem, suffix) {
                 Some(part) => parts.push(part),
-                None if needed => return misfit(format!("and `{stem}{suffix}` is missing")),
+                None if needed => {
+                    return misfit(&name, shape, format!("and `{stem}{suffix}` is missing"));
+                }
                 None => {}
             }
         }
@@ -189,22 +197,21 @@ impl<'a> CheckpointTensors<'a> {
         let origins: Vec<TensorOrigin> = parts.iter().map(StoredTensor::origin).collect();
         let geometry = match Geometry::of(packed.packing, &origins) {
             Ok(geometry) => geometry,
-            Err(0) => return misfit("whose type or shape is not that of packed codes".to_owned()),
-            Err(part) => {
-                let other = parts[part].tensor;
-                return misfit(format!(
-                    "which `{}`, as {} of shape {:?}, does not fit",
-                    other.name, other.dtype, other.shape
-                ));
+            Err(0) => {
+                let reason = "whose type or shape is not that of packed codes".to_owned();
+                return misfit(&name, shape, reason);
             }
+            Err(part) => return misfit(&name, shape, does_not_fit(parts[part].tensor)),
         };
-        if let Some(said) = packed.group.filter(|&group| !geometry.has_groups_of(group)) {
+        if let Some(said) = packed.group
+            && !geometry.has_groups_of(said)
+        {
             let found = geometry.columns_of_group();
             return CodesForm::OtherGroups { name, shape, scales: parts[2], found, said };
         }
         // The matrix cannot have the name of another tensor.
         if self.by_name.contains_key(name.as_str()) {
-            return misfit(format!("and `{name}` is there, too"));
+            return misfit(&name, shape, format!("and `{name}` is there, too"));
         }
         CodesForm::Quantised(Logical {
             name,
@@ -215,6 +222,20 @@ impl<'a> CheckpointTensors<'a> {
             parts,
         })
     }
+}
+
+fn misfit<'a>(name: &str, shape: Vec<u64>, reason: String) -> CodesForm<'a> {
+    CodesForm::Misfit { name: name.to_owned(), shape, reason }
+}
+
+fn does_not_fit(other: &HeaderTensor) -> String {
+    let HeaderTensor { name, dtype, shape, .. } = other;
+    format!("which `{name}`, as {dtype} of shape {shape:?}, does not fit")
+}
+
+/// True for a tensor with two numbers. Codes and configuration determine the shape, too.
+fn is_shape(tensor: &HeaderTensor) -> bool {
+    matches!(tensor.dtype, Dtype::I32 | Dtype::I64) && tensor.shape == [2]
 }
 
 fn is_fp8_without_blocks(encoding: Encoding) -> bool {
@@ -234,33 +255,24 @@ fn encoding(
     if stack.len() > 1 || shape.contains(&0) {
         return None;
     }
-    let of_matrix = |tensor: &HeaderTensor| {
-        let rest = tensor.shape.strip_prefix(stack)?;
-        rest.iter().all(|&dim| dim == 1).then_some(())
-    };
     let dtype = scales.dtype;
     let has = scales.shape.strip_prefix(stack)?;
     let powers = matches!(dtype, Dtype::F8_E8M0 | Dtype::U8);
     // One scale for `count` columns of a row.
     let by = |count: u64| cols.is_multiple_of(count) && *has == [rows, cols / count];
-    let fp8 = |f32, bf16| match dtype {
-        Dtype::F32 => Some(Encoding::Fp8(f32)),
-        Dtype::BF16 => Some(Encoding::Fp8(bf16)),
-        _ => None,
-    };
     match codes.dtype {
         Dtype::F8_E4M3 if *has == [rows.div_ceil(128), cols.div_ceil(128)] => {
             if dtype == Dtype::F8_E8M0 {
                 return Some(Encoding::Fp8(Fp8Scales::SquaresE8m0));
             }
-            fp8(Fp8Scales::Squares, Fp8Scales::SquaresBf16)
+            fp8(dtype, Fp8Scales::Squares, Fp8Scales::SquaresBf16)
         }
         Dtype::F8_E4M3 if powers && by(32) => Some(Encoding::Fp8(Fp8Scales::Thirtytwos)),
-        Dtype::F8_E4M3 if of_matrix(scales).is_some() => {
-            fp8(Fp8Scales::Whole, Fp8Scales::WholeBf16)
+        Dtype::F8_E4M3 if is_of_whole(scales, stack) => {
+            fp8(dtype, Fp8Scales::Whole, Fp8Scales::WholeBf16)
         }
         Dtype::F8_E4M3 if *has == [rows] || *has == [rows, 1] => {
-            fp8(Fp8Scales::Rows, Fp8Scales::RowsBf16)
+            fp8(dtype, Fp8Scales::Rows, Fp8Scales::RowsBf16)
         }
         Dtype::I32 if dtype == Dtype::BF16 && by(32) => {
             Some(Encoding::Int4(Int4Groups::Symmetric32))
@@ -269,14 +281,31 @@ fn encoding(
             Some(Encoding::Int4(Int4Groups::Symmetric128))
         }
         Dtype::U8 if dtype == Dtype::F8_E4M3 && by(16) => {
-            let third = third.filter(|third| third.dtype == Dtype::F32)?;
-            of_matrix(third)?;
+            let third = third?;
+            if third.dtype != Dtype::F32 || !is_of_whole(third, stack) {
+                return None;
+            }
             Some(Encoding::Nvfp4(match third.name.ends_with("_global_scale") {
                 true => Nvfp4Scale::Divided,
                 false => Nvfp4Scale::Times,
             }))
         }
         Dtype::U8 | Dtype::I8 if powers && by(32) => Some(Encoding::Mxfp4),
+        _ => None,
+    }
+}
+
+/// True if the tensor has one scale for each matrix of a stack.
+fn is_of_whole(scales: &HeaderTensor, stack: &[u64]) -> bool {
+    let rest = scales.shape.strip_prefix(stack);
+    rest.is_some_and(|rest| rest.iter().all(|&dim| dim == 1))
+}
+
+/// The encoding with scales of this type.
+fn fp8(dtype: Dtype, f32: Fp8Scales, bf16: Fp8Scales) -> Option<Encoding> {
+    match dtype {
+        Dtype::F32 => Some(Encoding::Fp8(f32)),
+        Dtype::BF16 => Some(Encoding::Fp8(bf16)),
         _ => None,
     }
 }

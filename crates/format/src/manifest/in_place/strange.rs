@@ -65,18 +65,31 @@ pub(super) fn strange(
     {
         return Some(Strange::Inputs(matrix));
     }
-    OF_CODES.into_iter().find_map(|(ending, instead)| {
-        let stem = name.strip_suffix(ending)?;
+    for (ending, instead) in OF_CODES {
+        let Some(stem) = name.strip_suffix(ending) else { continue };
         let matrix = format!("{stem}{instead}");
         // Codes that do not fit are refused elsewhere.
-        let has_codes = || {
-            let codes = ["", "_packed", "_blocks"].map(|ending| format!("{matrix}{ending}"));
-            let packed = [format!("{stem}.qweight")];
-            codes.iter().chain(&packed).any(|codes| {
-                let codes = source.named(codes);
-                codes.is_some_and(|codes| !matches!(source.find(&codes), CodesForm::Plain))
-            })
-        };
-        (has_place(&matrix) && !has_codes()).then_some(Strange::Codes(matrix))
-    })
+        if has_place(&matrix) && !has_codes(source, stem, &matrix) {
+            return Some(Strange::Codes(matrix));
+        }
+    }
+    None
+}
+
+/// True if a matrix has codes with scales.
+fn has_codes(source: &CheckpointTensors<'_>, stem: &str, matrix: &str) -> bool {
+    let names = [
+        matrix.to_owned(),
+        format!("{matrix}_packed"),
+        format!("{matrix}_blocks"),
+        format!("{stem}.qweight"),
+    ];
+    for name in names {
+        if let Some(codes) = source.named(&name)
+            && !matches!(source.find(&codes), CodesForm::Plain)
+        {
+            return true;
+        }
+    }
+    false
 }

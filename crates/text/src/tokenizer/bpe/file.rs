@@ -27,11 +27,11 @@ impl Bpe {
         let mut merges = Vec::with_capacity(sizes.merges);
         let visitor = MergesVisitor { vocabulary: &vocabulary, merges: &mut merges };
         read(present(outline.merges, "merges")?, visitor)?;
-        let owned = |text: &Option<Cow<'_, str>>| text.clone().map(Cow::into_owned);
+        let suffix = outline.end_of_word_suffix.as_deref().unwrap_or_default();
         let options = BpeOptions {
-            unknown: owned(&outline.unk_token),
+            unknown: outline.unk_token.as_deref().map(str::to_owned),
             fuses_unknown: option(outline.fuse_unk)?.unwrap_or(false),
-            suffix: owned(&outline.end_of_word_suffix).unwrap_or_default(),
+            suffix: suffix.to_owned(),
             falls_back_to_bytes: option(outline.byte_fallback)?.unwrap_or(false),
             takes_whole_words: option(outline.ignore_merges)?.unwrap_or(false),
             is_random: option::<f32>(outline.dropout)?.is_some_and(|share| share != 0.0),
@@ -137,11 +137,14 @@ impl MergeVisitor<'_> {
         self.joined.clear();
         self.joined.push_str(left);
         self.joined.push_str(right);
-        let id = |token: &str| {
-            let id = self.vocabulary.id(token);
-            id.ok_or_else(|| E::custom(format!("the merge {token} is not in the vocabulary")))
-        };
-        Ok([id(left)?, id(right)?, id(self.joined)?])
+        Ok([self.id(left)?, self.id(right)?, self.id(self.joined)?])
+    }
+
+    fn id<E: Error>(&self, token: &str) -> Result<u32, E> {
+        match self.vocabulary.id(token) {
+            Some(id) => Ok(id),
+            None => Err(E::custom(format!("the merge {token} is not in the vocabulary"))),
+        }
     }
 }
 

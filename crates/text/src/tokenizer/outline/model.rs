@@ -45,10 +45,14 @@ impl ModelOutline<'_> {
 
     /// Numbers and sizes of its tokens and merges.
     pub(in super::super) fn sizes(&self) -> serde_json::Result<TokenizerSizes> {
-        let parse = |json: &RawValue| serde_json::from_str::<VocabularySizes>(json.get());
-        let mut sizes = self.vocab.map_or(Ok(VocabularySizes::default()), parse)?.0;
-        let count = |json: &RawValue| serde_json::from_str::<MergeCount>(json.get());
-        sizes.merges = self.merges.map_or(Ok(MergeCount(0)), count)?.0;
+        let mut sizes = match self.vocab {
+            Some(json) => serde_json::from_str::<VocabularySizes>(json.get())?.0,
+            None => TokenizerSizes::default(),
+        };
+        sizes.merges = match self.merges {
+            Some(json) => serde_json::from_str::<MergeCount>(json.get())?.0,
+            None => 0,
+        };
         sizes.kind = if self.is_bpe() { ModelKind::Bpe } else { ModelKind::Other };
         Ok(sizes)
     }
