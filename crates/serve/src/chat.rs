@@ -163,7 +163,7 @@ impl ChatTexts {
             cancel: cancel.clone(),
         };
         if sampling.n > 1 {
-            check_bytes(sampling.n * text_bytes(&text), &app.config.limits)?;
+            check_bytes((sampling.n + 1) * text_bytes(&text), &app.config.limits)?;
         }
         let mut texts = Vec::with_capacity(sampling.n);
         for number in 0..sampling.n {

@@ -226,10 +226,11 @@ pub(crate) fn completion_texts(
             owner: 0,
             cancel: cancel.clone(),
         };
+        bytes += (sampling.n + 1) * text_bytes(&text);
         if sampling.n > 1 || !texts.is_empty() {
-            bytes += sampling.n * (text_bytes(&text) + echoed.len());
             check_bytes(bytes, &app.config.limits)?;
         }
+        let echoed: Arc<str> = echoed.into();
         for number in 0..sampling.n {
             choices.push(UnsentText::new(&text.tokens, &echoed, prompt_ranks, served));
             texts.push(BatchRequest { generation: sampling.generation(number), ..text.clone() });
@@ -271,6 +272,8 @@ fn tokens(
 
 /// The parts of a text that were not sent yet.
 struct UnsentText {
+    /// The prompt, with which the text begins if it is part of the answer.
+    echoed: Arc<str>,
     text: String,
     tokens: Vec<String>,
     logprobs: Vec<Value>,
@@ -282,9 +285,10 @@ struct UnsentText {
 
 impl UnsentText {
     /// With `ranks`, the first token of the prompt has no probability.
-    fn new(prompt: &[u32], echoed: &str, ranks: bool, served: &Served) -> UnsentText {
+    fn new(prompt: &[u32], echoed: &Arc<str>, ranks: bool, served: &Served) -> UnsentText {
         let mut choice = UnsentText {
-            text: echoed.to_owned(),
+            echoed: Arc::clone(echoed),
+            text: String::new(),
             tokens: Vec::new(),
             logprobs: Vec::new(),
             top: Vec::new(),
@@ -295,6 +299,11 @@ impl UnsentText {
             choice.push(served.name(first), Value::Null, Value::Null);
         }
         choice
+    }
+
+    /// The text has begun. Until then choices share the prompt.
+    fn begin(&mut self) {
+        self.text.push_str(&self.echoed);
     }
 
     fn push(&mut self, name: String, logprob: Value, top: Value) {
@@ -386,7 +395,10 @@ impl AnswerWriter for Completed {
     fn take(&mut self, number: usize, happened: Happened, out: &mut String) -> Result<(), Failure> {
         let choice = &mut self.choices[number];
         match happened {
-            Happened::Began(known) => self.tally.begin(number, known),
+            Happened::Began(known) => {
+                choice.begin();
+                self.tally.begin(number, known);
+            }
             Happened::Prompt(progress) if self.stream && progress.done < progress.total => {
                 comment(out, &format!("prompt {}/{}", progress.done, progress.total));
             }

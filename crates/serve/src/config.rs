@@ -61,9 +61,6 @@ pub struct ServerLimits {
     pub connections: usize,
     /// Maximum number of waiting requests.
     pub queue: usize,
-    /// Maximum bytes of the texts of all waiting requests, and of those of one request: tokens, stop strings
-    /// and biases.
-    pub waiting: usize,
     /// Maximum time that a request waits in the queue.
     pub queue_time: Duration,
     /// Time for which the loaded model of several may begin texts while requests for another one
@@ -100,7 +97,6 @@ impl Default for ServerLimits {
             new_tokens: None,
             connections: 256,
             queue: 32,
-            waiting: 4 << 20,
             queue_time: Duration::from_secs(300),
             switch_after: Duration::from_secs(10),
             gap: Duration::from_secs(10),
@@ -125,11 +121,17 @@ impl ServerLimits {
         VALUES * self.body as u64
             + body_bytes(self.body, connections) as u64
             + connections as u64 * CONNECTION
-            + 2 * self.waiting as u64
+            + 2 * self.waiting() as u64
             + CERTIFICATE * certificate_bytes(self.body) as u64
             + Batch::TOKENS
             // Those that are kept, and a copy of the one that a request continues.
             + 2 * self.kept_responses as u64
+    }
+
+    /// Maximum bytes of the texts of all waiting requests, and of those of one request: tokens, stop strings
+    /// and biases.
+    pub(crate) fn waiting(&self) -> usize {
+        2 * self.body
     }
 
     /// Minimum number of bytes that arrive in each span of [`ServerLimits::body_time`].

@@ -141,7 +141,7 @@ pub(crate) fn text_bytes(text: &BatchRequest) -> usize {
 
 /// Refuses a request whose texts take so many bytes, unless they may wait.
 pub(crate) fn check_bytes(bytes: usize, limits: &ServerLimits) -> Result<(), Failure> {
-    let most = limits.waiting;
+    let most = limits.waiting();
     if bytes <= most {
         return Ok(());
     }
@@ -163,9 +163,9 @@ impl TextQueue {
         // Every request has exactly one text with the number 0.
         let requests = state.waiting.iter().filter(|job| job.number == 0).count();
         let bytes: usize = state.waiting.iter().chain(&jobs).map(|job| text_bytes(&job.text)).sum();
-        if requests >= limits.queue || (requests > 0 && bytes > limits.waiting) {
+        if requests >= limits.queue || (!state.waiting.is_empty() && bytes > limits.waiting()) {
             return Err(Failure::busy(format!(
-                "{requests} requests are waiting, and no more can; try again later"
+                "{requests} requests are waiting, and this one cannot, too; try again later"
             )));
         }
         state.waiting.extend(jobs);
@@ -367,18 +367,25 @@ mod tests {
     fn texts_wait_as_far_as_they_leave_room() {
         let queue = TextQueue::default();
         let here = Cancel::new();
-        let large = || {
-            let (mut job, _) = job(0, &here);
+        let large = |number| {
+            let (mut job, _) = job(number, &here);
             job.text.tokens = vec![1; 300_000];
-            vec![job]
+            job
         };
-        // One text may always wait, however long.
-        let limits = ServerLimits { waiting: 2 << 20, ..limits(9) };
-        queue.push(large(), &ServerLimits { waiting: 0, ..limits }).unwrap();
-        assert_eq!(queue.push(large(), &limits).unwrap_err().status.as_u16(), 429);
+        let take = || match queue.next(TURN, TextWait::No, |_| true) {
+            NextText::Job(job) => job.number,
+            other => panic!("no text waits: {other:?}"),
+        };
+        // What comes alone may always wait, however long.
+        let limits = ServerLimits { body: 1 << 20, ..limits(9) };
+        queue.push(vec![large(0), large(1)], &limits).unwrap();
+        assert_eq!(queue.push(vec![large(0)], &limits).unwrap_err().status.as_u16(), 429);
+        // The second text of a request that has begun counts.
+        assert_eq!(take(), 0);
+        assert_eq!(queue.push(vec![large(0)], &limits).unwrap_err().status.as_u16(), 429);
         queue.push(vec![job(0, &here).0], &limits).unwrap();
-        let NextText::Job(_) = queue.next(TURN, TextWait::No, |_| true) else { panic!("it waits") };
-        queue.push(large(), &limits).unwrap();
+        assert_eq!(take(), 1);
+        queue.push(vec![large(0)], &limits).unwrap();
     }
 
     #[test]

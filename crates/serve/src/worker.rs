@@ -307,10 +307,12 @@ impl Worker<'_> {
         let happened = match event {
             Event::Prompt(progress) => {
                 running.entry.done.add(progress.done - running.done);
+                if progress.done < running.known {
+                    // The text that it waited for has ended early.
+                    running.known = running.done;
+                }
                 if self.follower.is_some() {
-                    // A text that waited for another knows less if that one has ended early.
-                    let before = running.done.max(running.known);
-                    self.news.tokens += progress.done.saturating_sub(before);
+                    self.news.tokens += progress.done - running.done.max(running.known);
                     self.news.texts.insert(number);
                     self.news.prompt = true;
                 }
