@@ -2,16 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use sws_format::PieceId;
+use sws_format::{Manifest, PieceId, PieceKind};
 use sws_kernels::{Activations, Encoding};
-use sws_model::Role;
+use sws_model::{Inventory, Role};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::check::{CheckedCases, check};
+use crate::check::{CHECK_ROOM, CheckedCases, check};
 use crate::device::{ComputeDevice, DeviceBuffer, DeviceError};
 use crate::exchange::{Exchange, ExchangeSize};
+use crate::executor::ROWS_TOGETHER;
+use crate::kernel::Kernel;
 use crate::ledger::{VramLedger, VramLine};
-use crate::matrix::{DeviceMatrix, MatrixBytes};
+use crate::matrix::{ALIGN, DeviceMatrix, MatrixBytes};
+use crate::opencl::STAGING;
 
 /// A matrix of an expert, or a bias as a matrix of one row.
 #[derive(Clone, Copy, Debug)]
@@ -37,9 +40,70 @@ pub struct VramShape {
     pub cols: usize,
     /// Products that go to the device together.
     pub products: u32,
+    /// Experts.
+    pub experts: u64,
 }
 
 impl VramShape {
+    /// The sizes of a model's experts, of those that a device has kernels for; `None` without any.
+    pub fn of(
+        inventory: &Inventory,
+        manifest: &Manifest,
+        activations: Activations,
+    ) -> Option<VramShape> {
+        let mut shape = VramShape {
+            encodings: Vec::new(),
+            activations,
+            slot_bytes: 0,
+            rows: 1,
+            cols: 1,
+            products: 2 * ROWS_TOGETHER as u32,
+            experts: 0,
+        };
+        for id in inventory.pieces().filter(|id| matches!(id.kind(), PieceKind::Expert(_))) {
+            let Some(piece) = manifest.piece(id) else { continue };
+            let held = inventory.piece(id);
+            let matrices = || held.iter().filter(|held| bias_of(held.role).is_some());
+            if matrices().next().is_none()
+                || !matrices().all(|held| Kernel::of(held.encoding).is_some())
+            {
+                continue;
+            }
+            let mut bytes = 0u64;
+            for held in matrices() {
+                let parts = piece.tensors[held.index].parts.iter().map(|extent| extent.len);
+                // A bias is an f32 for each row.
+                let all = parts.chain([4 * held.rows as u64]);
+                bytes = all.fold(bytes, |sum, len| sum.saturating_add(len).saturating_add(ALIGN));
+                shape.rows = shape.rows.max(held.rows);
+                shape.cols = shape.cols.max(held.cols);
+                if !shape.encodings.contains(&held.encoding) {
+                    shape.encodings.push(held.encoding);
+                }
+            }
+            shape.slot_bytes = shape.slot_bytes.max(bytes);
+            shape.experts += 1;
+        }
+        shape.slot_bytes = shape.slot_bytes.checked_next_multiple_of(SLOT_ALIGN)?;
+        (shape.experts > 0).then_some(shape)
+    }
+
+    /// Bytes of a device's memory that suffice for every expert.
+    pub fn most_bytes(&self) -> u64 {
+        let exchange = ExchangeSize::of(self.products, self.rows, self.cols).bytes();
+        let experts = self.experts.saturating_mul(self.slot_bytes);
+        experts.saturating_add(exchange).max(CHECK_ROOM)
+    }
+
+    /// Bytes of the host's memory beside a device that holds this many experts: the exchange and what is made of its
+    /// results, bytes on their way, and the tables.
+    pub fn host_bytes(&self, slots: u64) -> u64 {
+        let exchange = ExchangeSize::of(self.products, self.rows, self.cols).bytes();
+        let chunks = self.slot_bytes / CHUNK as u64 + 3;
+        let table = 2048 + chunks * size_of::<CopiedChunk>() as u64;
+        STAGING as u64 + CHUNK as u64 + 4 * exchange + slots * table
+    }
+
     /// Bytes of an expert on a device; `None` for one that stays on the CPU.
     pub fn expert_bytes(tensors: &[ExpertTensor<'_>]) -> Option<u64> {
         Some(Placed::of(tensors, 0)?.end.next_multiple_of(SLOT_ALIGN))
@@ -190,6 +254,16 @@ impl VramExperts {
     /// Layers that were computed with an expert on the device.
     pub fn layers(&self) -> u64 {
         self.computed
+    }
+
+    /// Slots, with or without an expert.
+    pub fn slots(&self) -> u64 {
+        (self.free.len() + self.held.len()) as u64
+    }
+
+    /// Bytes of the slots with an expert.
+    pub fn held_bytes(&self) -> u64 {
+        self.held.len() as u64 * self.slot_bytes
     }
 
     /// Slots without an expert.

@@ -41,6 +41,7 @@ mod ledger;
 mod matrix;
 mod opencl;
 mod sample;
+mod tier;
 
 pub use check::{CheckedCases, check};
 pub use device::{ComputeDevice, DeviceBuffer, DeviceError, DeviceFacts, KernelLaunch};

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use serde::Serialize;
 use sws_format::PieceId;
 use sws_kernels::{Encoding, Matrix};
 use sws_model::{ExpertBatch, ExpertExecutor, HeldTensor, Role, SourceError, Weights};
@@ -23,8 +24,29 @@ pub trait ExpertTier: fmt::Debug + Send {
     /// Copies an expert, whose bytes are verified. True if it is held afterwards.
     fn promote(&mut self, expert: PieceId, tensors: &[TierTensor<'_>]) -> bool;
 
+    /// Forgets an expert, whose room is free then.
+    fn demote(&mut self, expert: PieceId);
+
     /// The executor of the experts that are held. It returns the experts that it could not compute.
     fn executor(&mut self) -> &mut dyn ExpertExecutor;
+
+    /// Its memory in use, and its state.
+    fn usage(&self) -> TierUsage;
+}
+
+/// The memory of a tier.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TierUsage {
+    /// Experts that it holds.
+    pub held: u64,
+    /// Experts that it has room for.
+    pub slots: u64,
+    /// Bytes of the experts that it holds.
+    pub bytes: u64,
+    /// Limit of all its bytes.
+    pub limit: u64,
+    /// The reason in one sentence why it is not used any more.
+    pub failure: Option<String>,
 }
 
 /// A tensor of an expert.
