@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use sws::{Activations, BytesRead, End, Generated, Pace, RunMetrics};
-use sws_engine::{DriveMetrics, Metrics, Speculation, SpeculativeCounts};
+use sws_engine::{DriveMetrics, Metrics, Speculation, SpeculativeCounts, TierCounts, TierUsage};
 use sws_text::Sampling;
 
 use crate::commands::{count, size};
@@ -71,6 +71,7 @@ pub(crate) fn account(made: &Generated, metrics: &RunMetrics) -> String {
     if metrics.ram_bytes.is_some() {
         rows.push(("weights", weights(cost)));
         rows.extend(drives(cost).map(|text| ("drives", text)));
+        rows.extend(cost.vram.as_ref().map(|counts| ("vram", tier(counts))));
         rows.extend(prefetch(&cost.speculation).map(|text| ("prefetch", text)));
     }
     rows.extend(metrics.disk.map(|disk| ("disk", read(disk))));
@@ -108,6 +109,29 @@ fn drives(cost: &Metrics) -> Option<String> {
     };
     let drives: Vec<String> = cost.drives.iter().enumerate().map(of).collect();
     (!drives.is_empty()).then(|| drives.join("; "))
+}
+
+/// Experts on a graphics card.
+fn tier(counts: &TierCounts) -> String {
+    let TierCounts { usage: TierUsage { held, slots, bytes, limit, failure }, is_on, hits, copies } =
+        counts;
+    let state = match (failure, is_on) {
+        (Some(failure), _) => format!("; {failure}"),
+        (None, true) => String::new(),
+        (None, false) => "; tried or idle, as the CPU is not slower".to_owned(),
+    };
+    format!(
+        "{held} of {slots} experts, {} of {}; {hits} computed there, {copies} copied{state}",
+        size(*bytes),
+        size(*limit)
+    )
+}
+
+/// The reason why a graphics card was left alone during the run.
+pub(crate) fn card_failure(metrics: &RunMetrics) -> Option<&str> {
+    let parts = metrics.cost.as_ref().map(|cost| [&cost.generation, &cost.prompt]);
+    let counts = parts.into_iter().flatten().filter_map(|cost| cost.vram.as_ref());
+    counts.filter_map(|counts| counts.usage.failure.as_deref()).next()
 }
 
 /// Bytes read for the text, and in all.

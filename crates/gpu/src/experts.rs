@@ -32,7 +32,7 @@ pub struct VramShape {
     pub encodings: Vec<Encoding>,
     /// The activations that the model's products take. A device has sums of activations as they are.
     pub activations: Activations,
-    /// Bytes of the largest expert on the device, by [`VramShape::expert_bytes`].
+    /// Bytes of the largest expert on the device.
     pub slot_bytes: u64,
     /// The most rows of a matrix.
     pub rows: usize,
@@ -100,13 +100,10 @@ impl VramShape {
     pub fn host_bytes(&self, slots: u64) -> u64 {
         let exchange = ExchangeSize::of(self.products, self.rows, self.cols).bytes();
         let chunks = self.slot_bytes / CHUNK as u64 + 3;
+        // Counted uses of each expert are on the host too.
+        let uses = 64 * self.experts;
         let table = 2048 + chunks * size_of::<CopiedChunk>() as u64;
-        STAGING as u64 + CHUNK as u64 + 4 * exchange + slots * table
-    }
-
-    /// Bytes of an expert on a device; `None` for one that stays on the CPU.
-    pub fn expert_bytes(tensors: &[ExpertTensor<'_>]) -> Option<u64> {
-        Some(Placed::of(tensors, 0)?.end.next_multiple_of(SLOT_ALIGN))
+        STAGING as u64 + CHUNK as u64 + 4 * exchange + slots * table + uses
     }
 }
 
@@ -293,12 +290,7 @@ impl VramExperts {
             return true;
         }
         let Some(&slot) = self.free.last().filter(|_| self.failure.is_none()) else { return false };
-        let Some(placed) = Placed::of(tensors, slot.at) else { return false };
-        if placed.end > slot.at + self.slot_bytes
-            || !placed.matrices.iter().all(|(_, matrix)| self.exchange.fits(matrix))
-        {
-            return false;
-        }
+        let Some(placed) = self.placed(tensors, slot.at) else { return false };
         match self.copy(slot.buffer, &placed) {
             Ok(chunks) => {
                 self.free.pop();
@@ -310,6 +302,19 @@ impl VramExperts {
                 false
             }
         }
+    }
+
+    /// True if an expert of these tensors may be held.
+    pub fn takes(&self, tensors: &[ExpertTensor<'_>]) -> bool {
+        self.failure.is_none() && self.placed(tensors, 0).is_some()
+    }
+
+    /// The places of an expert's tensors in a slot; `None` if it has no room for them, or they stay on the CPU.
+    fn placed<'a>(&self, tensors: &[ExpertTensor<'a>], at: u64) -> Option<Placed<'a>> {
+        let placed = Placed::of(tensors, at)?;
+        let fits = placed.end <= at + self.slot_bytes
+            && placed.matrices.iter().all(|(_, matrix)| self.exchange.fits(matrix));
+        fits.then_some(placed)
     }
 
     /// Forgets an expert, whose slot is free then.

@@ -16,13 +16,12 @@ impl ExpertTier for VramExperts {
         self.free_slots() > 0
     }
 
+    fn takes(&self, tensors: &[TierTensor<'_>]) -> bool {
+        tensors_of(tensors).is_some_and(|tensors| VramExperts::takes(self, &tensors))
+    }
+
     fn promote(&mut self, expert: PieceId, tensors: &[TierTensor<'_>]) -> bool {
-        let tensors = tensors.iter().map(|TierTensor { held, parts }| {
-            let parts = &parts[..held.encoding.parts().len()];
-            let bytes = MatrixBytes::new(held.encoding, held.rows, held.cols, parts).ok()?;
-            Some(ExpertTensor { role: held.role, bytes })
-        });
-        let tensors: Option<Vec<ExpertTensor<'_>>> = tensors.collect();
+        let tensors = tensors_of(tensors);
         tensors.is_some_and(|tensors| VramExperts::promote(self, expert, &tensors))
     }
 
@@ -43,4 +42,13 @@ impl ExpertTier for VramExperts {
             failure: self.failure().map(ToString::to_string),
         }
     }
+}
+
+fn tensors_of<'a>(tensors: &[TierTensor<'a>]) -> Option<Vec<ExpertTensor<'a>>> {
+    let tensors = tensors.iter().map(|TierTensor { held, parts }| {
+        let parts = &parts[..held.encoding.parts().len()];
+        let bytes = MatrixBytes::new(held.encoding, held.rows, held.cols, parts).ok()?;
+        Some(ExpertTensor { role: held.role, bytes })
+    });
+    tensors.collect()
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sws_engine::{
-    Options, ProcessMemory, RamBudget, ResidentLoad, SpeculativeWeightStreamer,
+    Ablations, Options, ProcessMemory, RamBudget, ResidentLoad, SpeculativeWeightStreamer,
 };
 use sws_format::Manifest;
 use sws_gpu::{VramExperts, VramShape};
@@ -43,8 +43,14 @@ fn a_streamed_model_with_a_tier_has_the_bits_of_the_whole() {
     let run = |slots: u64, at: Option<(u64, Trouble)>| {
         let ram = RamBudget::Bytes(14 << 20);
         let process = Some(ProcessMemory::default());
-        let options =
-            Options { ram_budget: ram, process, context: Some(256), ..Options::default() };
+        let ablations = Ablations { governed: false, ..Ablations::default() };
+        let options = Options {
+            ram_budget: ram,
+            process,
+            context: Some(256),
+            ablations,
+            ..Options::default()
+        };
         let model = ForwardPass::new(spec.clone());
         let mut streamer = SpeculativeWeightStreamer::new(model, store(), options).unwrap();
         let (device, plan) = Troubled::new(device()?);
