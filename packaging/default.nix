@@ -20,7 +20,7 @@ rustPlatform.buildRustPackage {
   buildAndTestSubdir = "crates/cli";
   # Without `tale`: the files of the bundled model are beside the program.
   buildNoDefaultFeatures = true;
-  buildFeatures = [ "candle" "forms" "pull" "serve" "uring" ];
+  buildFeatures = [ "candle" "forms" "gpu" "pull" "serve" "uring" ];
   # The tests take half an hour, and run where the project is developed.
   doCheck = false;
 

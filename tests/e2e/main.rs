@@ -53,6 +53,7 @@ mod tales;
 mod terminal;
 mod tokenizers;
 mod top;
+mod vram;
 mod watch;
 mod why;
 

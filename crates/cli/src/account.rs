@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use sws::{Activations, BytesRead, End, Generated, Pace, RunMetrics};
-use sws_engine::{Metrics, Speculation, SpeculativeCounts};
+use sws_engine::{Metrics, Speculation, SpeculativeCounts, TierCounts, TierUsage};
 use sws_text::Sampling;
 
 use crate::commands::{count, size};
@@ -81,6 +81,9 @@ pub(crate) fn account(made: &Generated, metrics: &RunMetrics) -> String {
         if let Some(text) = drives(cost) {
             rows.push(("drives", text));
         }
+        if let Some(counts) = &cost.vram {
+            rows.push(("vram", tier(counts)));
+        }
         if let Some(text) = prefetch(&cost.speculation) {
             rows.push(("prefetch", text));
         }
@@ -125,6 +128,29 @@ fn drives(cost: &Metrics) -> Option<String> {
         drives.push(format!("{name} {}{left_out}", size(drive.bytes)));
     }
     if drives.is_empty() { None } else { Some(drives.join("; ")) }
+}
+
+/// Experts on a graphics card.
+fn tier(counts: &TierCounts) -> String {
+    let TierCounts { usage: TierUsage { held, slots, bytes, limit, failure }, is_on, hits, copies } =
+        counts;
+    let state = match (failure, is_on) {
+        (Some(failure), _) => format!("; {failure}"),
+        (None, true) => String::new(),
+        (None, false) => "; tried or idle, as the CPU is not slower".to_owned(),
+    };
+    format!(
+        "{held} of {slots} experts, {} of {}; {hits} computed there, {copies} copied{state}",
+        size(*bytes),
+        size(*limit)
+    )
+}
+
+/// The reason why a graphics card was left alone during the run.
+pub(crate) fn card_failure(metrics: &RunMetrics) -> Option<&str> {
+    let parts = metrics.cost.as_ref().map(|cost| [&cost.generation, &cost.prompt]);
+    let counts = parts.into_iter().flatten().filter_map(|cost| cost.vram.as_ref());
+    counts.filter_map(|counts| counts.usage.failure.as_deref()).next()
 }
 
 /// Bytes read for the text, and in all.

@@ -65,7 +65,7 @@ pub use certificate::{
 pub use error::StreamError;
 pub use experts::{
     Ablations, AssemblerConfig, DynamicAssembler, Exactness, ExpectedReads, ExpertTier, Miss,
-    NoBound, Presence, RealPath, TierTensor, Verdict, Verifier, detect_miss,
+    NoBound, Presence, RealPath, TierCounts, TierTensor, TierUsage, Verdict, Verifier, detect_miss,
 };
 pub use infrastructure::{Infrastructure, InfrastructurePlan, RouterSet};
 pub use reads::LoadedSlot;

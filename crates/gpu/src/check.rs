@@ -29,6 +29,9 @@ const COLS: usize = 805;
 /// Bytes that a check needs on the device, whatever the encodings: the largest matrix, and an exchange.
 const ROOM: u64 = 1 << 20;
 
+/// Bytes on the device while it is checked.
+pub(crate) const CHECK_ROOM: u64 = 2 * ROOM;
+
 /// Compares a device with this CPU, bit for bit, where all NaNs are equal: 10,000 hard cases of each operation, and a
 /// matrix of each encoding, of those that it has a kernel for. The first difference refuses the device.
 pub fn check(
@@ -36,16 +39,16 @@ pub fn check(
     encodings: &[Encoding],
     ledger: &mut VramLedger,
 ) -> Result<CheckedCases, DeviceError> {
-    if !ledger.take(VramLine::Check, 2 * ROOM) {
+    if !ledger.take(VramLine::Check, CHECK_ROOM) {
         let device = device.facts().name.clone();
-        return Err(DeviceError::TooSmall { device, limit: ledger.limit(), needed: 2 * ROOM });
+        return Err(DeviceError::TooSmall { device, limit: ledger.limit(), needed: CHECK_ROOM });
     }
     let checked = device.allocate(ROOM).and_then(|weights| {
         let cases = compare(device, weights, encodings);
         device.free(weights);
         cases
     });
-    ledger.give(VramLine::Check, 2 * ROOM);
+    ledger.give(VramLine::Check, CHECK_ROOM);
     checked
 }
 

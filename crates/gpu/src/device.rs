@@ -52,11 +52,25 @@ pub struct DeviceFacts {
     pub largest: u64,
     /// True for a graphics card or another accelerator, false for a CPU.
     pub is_accelerator: bool,
+    /// True if its memory is that of the machine.
+    pub shares_memory: bool,
 }
 
 /// The number of a buffer in its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceBuffer(pub usize);
+
+impl DeviceFacts {
+    /// The number of the device to use: a card with memory of its own before others, a larger one before a smaller one.
+    pub fn best(devices: &[DeviceFacts]) -> Option<usize> {
+        let worth = |device: &DeviceFacts| {
+            (device.is_accelerator && !device.shares_memory, device.is_accelerator, device.memory)
+        };
+        // The first of several alike.
+        let numbered = devices.iter().enumerate().rev();
+        numbered.max_by_key(|(_, device)| worth(device)).map(|(number, _)| number)
+    }
+}
 
 /// Jobs of one kernel, and the buffers that they are in.
 #[derive(Clone, Copy, Debug)]

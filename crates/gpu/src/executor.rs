@@ -1,5 +1,7 @@
 //! Experts computed on a device.
 
+use std::ops::Range;
+
 use sws_format::PieceId;
 use sws_kernels::Tier;
 use sws_kernels::functional::{gate, gate_interleaved};
@@ -8,6 +10,9 @@ use sws_model::{ExpertBatch, ExpertExecutor, GateUp, Role, SourceError};
 use crate::device::DeviceError;
 use crate::exchange::DeviceProduct;
 use crate::experts::VramExperts;
+
+/// Rows that are computed together at most: what they need of the host's memory is planned.
+pub(crate) const ROWS_TOGETHER: usize = 16;
 
 impl ExpertExecutor for VramExperts {
     /// Computes the experts that are held. Others, and after an error of the device all, are returned as if their stand-ins
@@ -28,12 +33,53 @@ impl ExpertExecutor for VramExperts {
     }
 }
 
+/// Rows of an expert among the outputs of its layer.
+#[derive(Clone, Debug)]
+struct ExpertRows {
+    expert: u32,
+    rows: Range<usize>,
+}
+
+impl ExpertRows {
+    /// The tokens of these rows.
+    fn tokens(&self, batch: &ExpertBatch<'_>) -> impl Iterator<Item = usize> {
+        let before = self.rows.start - batch.rows(self.expert).start;
+        batch.tokens(self.expert).skip(before).take(self.rows.len())
+    }
+}
+
 impl VramExperts {
-    /// Computes experts that are held.
+    /// Computes experts that are held, some rows at a time.
     fn compute_held(
         &mut self,
         batch: &ExpertBatch<'_>,
         experts: &[u32],
+        outputs: &mut [f32],
+    ) -> Result<(), DeviceError> {
+        let mut together: Vec<ExpertRows> = Vec::new();
+        let mut room = ROWS_TOGETHER;
+        for &expert in experts {
+            let mut rest = batch.rows(expert);
+            while !rest.is_empty() {
+                let rows = rest.start..rest.end.min(rest.start + room);
+                rest.start = rows.end;
+                room -= rows.len();
+                together.push(ExpertRows { expert, rows });
+                if room == 0 {
+                    self.compute_rows(batch, &together, outputs)?;
+                    together.clear();
+                    room = ROWS_TOGETHER;
+                }
+            }
+        }
+        self.compute_rows(batch, &together, outputs)
+    }
+
+    /// Computes rows of experts that are held.
+    fn compute_rows(
+        &mut self,
+        batch: &ExpertBatch<'_>,
+        together: &[ExpertRows],
         outputs: &mut [f32],
     ) -> Result<(), DeviceError> {
         let VramExperts { device, exchange, held, .. } = self;
@@ -46,39 +92,40 @@ impl VramExperts {
             DeviceProduct { matrix, weights, input }
         };
 
-        let mut tokens: Vec<usize> = experts.iter().flat_map(|&it| batch.tokens(it)).collect();
+        let mut tokens: Vec<usize> = together.iter().flat_map(|part| part.tokens(batch)).collect();
         tokens.sort_unstable();
         tokens.dedup();
         let row = |token: &usize| &batch.x[token * hidden..][..hidden];
         let inputs: Vec<&[f32]> = tokens.iter().map(row).collect();
         let place = |token: usize| tokens.binary_search(&token).expect("a token of the batch");
-        let gates = |&expert: &u32| {
-            let of = move |&role| {
-                batch.tokens(expert).map(move |token| matrix(expert, role, place(token)))
-            };
-            roles(batch.spec.gate_up).iter().flat_map(of)
+        let gates = |part: &ExpertRows| {
+            let products: Vec<DeviceProduct<'_>> = roles(batch.spec.gate_up)
+                .iter()
+                .flat_map(|&role| part.tokens(batch).map(move |token| (role, token)))
+                .map(|(role, token)| matrix(part.expert, role, place(token)))
+                .collect();
+            products
         };
-        let products: Vec<DeviceProduct<'_>> = experts.iter().flat_map(gates).collect();
+        let products: Vec<DeviceProduct<'_>> = together.iter().flat_map(gates).collect();
         let mut both = Vec::new();
         exchange.multiply(device, &inputs, &products, &mut both)?;
 
         let mut activated = Vec::new();
         let mut rest = both.as_slice();
-        for &expert in experts {
-            let numbers = batch.rows(expert).len() * numbers_of(batch.spec.gate_up) * width;
+        for part in together {
+            let numbers = part.rows.len() * numbers_of(batch.spec.gate_up) * width;
             let own = rest.split_off(..numbers).expect("rows of all products");
             activate(batch, own, &mut activated);
         }
 
         let inputs: Vec<&[f32]> = activated.chunks_exact(width).collect();
-        let rows = experts.iter().flat_map(|&it| batch.rows(it).map(move |_| it));
+        let rows = together.iter().flat_map(|part| part.rows.clone().map(|_| part.expert));
         let downs = rows.zip(0..).map(|(expert, input)| matrix(expert, Role::Down, input));
         let products: Vec<DeviceProduct<'_>> = downs.collect();
         let mut downs = Vec::new();
         exchange.multiply(device, &inputs, &products, &mut downs)?;
         let mut rest = downs.as_slice();
-        for &expert in experts {
-            let rows = batch.rows(expert);
+        for ExpertRows { rows, .. } in together {
             let own = rest.split_off(..rows.len() * hidden).expect("rows of all products");
             outputs[rows.start * hidden..rows.end * hidden].copy_from_slice(own);
         }

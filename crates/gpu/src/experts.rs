@@ -2,16 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use sws_format::PieceId;
+use sws_format::{Manifest, PieceId, PieceKind};
 use sws_kernels::{Activations, Encoding};
-use sws_model::Role;
+use sws_model::{Inventory, Role};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::check::{CheckedCases, check};
+use crate::check::{CHECK_ROOM, CheckedCases, check};
 use crate::device::{ComputeDevice, DeviceBuffer, DeviceError};
 use crate::exchange::{Exchange, ExchangeSize};
+use crate::executor::ROWS_TOGETHER;
+use crate::kernel::Kernel;
 use crate::ledger::{VramLedger, VramLine};
-use crate::matrix::{DeviceMatrix, MatrixBytes};
+use crate::matrix::{ALIGN, DeviceMatrix, MatrixBytes};
+use crate::opencl::STAGING;
 
 /// A matrix of an expert, or a bias as a matrix of one row.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +32,7 @@ pub struct VramShape {
     pub encodings: Vec<Encoding>,
     /// The activations that the model's products take. A device has sums of activations as they are.
     pub activations: Activations,
-    /// Bytes of the largest expert on the device, by [`VramShape::expert_bytes`].
+    /// Bytes of the largest expert on the device.
     pub slot_bytes: u64,
     /// The most rows of a matrix.
     pub rows: usize,
@@ -37,12 +40,70 @@ pub struct VramShape {
     pub cols: usize,
     /// Products that go to the device together.
     pub products: u32,
+    /// Experts.
+    pub experts: u64,
 }
 
 impl VramShape {
-    /// Bytes of an expert on a device; `None` for one that stays on the CPU.
-    pub fn expert_bytes(tensors: &[ExpertTensor<'_>]) -> Option<u64> {
-        Some(Placed::of(tensors, 0)?.end.next_multiple_of(SLOT_ALIGN))
+    /// The sizes of a model's experts, of those that a device has kernels for; `None` without any.
+    pub fn of(
+        inventory: &Inventory,
+        manifest: &Manifest,
+        activations: Activations,
+    ) -> Option<VramShape> {
+        let mut shape = VramShape {
+            encodings: Vec::new(),
+            activations,
+            slot_bytes: 0,
+            rows: 1,
+            cols: 1,
+            products: 2 * ROWS_TOGETHER as u32,
+            experts: 0,
+        };
+        for id in inventory.pieces().filter(|id| matches!(id.kind(), PieceKind::Expert(_))) {
+            let Some(piece) = manifest.piece(id) else { continue };
+            let held = inventory.piece(id);
+            let matrices = || held.iter().filter(|held| bias_of(held.role).is_some());
+            if matrices().next().is_none()
+                || !matrices().all(|held| Kernel::of(held.encoding).is_some())
+            {
+                continue;
+            }
+            let mut bytes = 0u64;
+            for held in matrices() {
+                let parts = piece.tensors[held.index].parts.iter().map(|extent| extent.len);
+                // A bias is an f32 for each row.
+                let all = parts.chain([4 * held.rows as u64]);
+                bytes = all.fold(bytes, |sum, len| sum.saturating_add(len).saturating_add(ALIGN));
+                shape.rows = shape.rows.max(held.rows);
+                shape.cols = shape.cols.max(held.cols);
+                if !shape.encodings.contains(&held.encoding) {
+                    shape.encodings.push(held.encoding);
+                }
+            }
+            shape.slot_bytes = shape.slot_bytes.max(bytes);
+            shape.experts += 1;
+        }
+        shape.slot_bytes = shape.slot_bytes.checked_next_multiple_of(SLOT_ALIGN)?;
+        (shape.experts > 0).then_some(shape)
+    }
+
+    /// Bytes of a device's memory that suffice for every expert.
+    pub fn most_bytes(&self) -> u64 {
+        let exchange = ExchangeSize::of(self.products, self.rows, self.cols).bytes();
+        let experts = self.experts.saturating_mul(self.slot_bytes);
+        experts.saturating_add(exchange).max(CHECK_ROOM)
+    }
+
+    /// Bytes of the host's memory beside a device that holds this many experts: the exchange and what is made of its
+    /// results, bytes on their way, and the tables.
+    pub fn host_bytes(&self, slots: u64) -> u64 {
+        let exchange = ExchangeSize::of(self.products, self.rows, self.cols).bytes();
+        let chunks = self.slot_bytes / CHUNK as u64 + 3;
+        // Counted uses of each expert are on the host too.
+        let uses = 64 * self.experts;
+        let table = 2048 + chunks * size_of::<CopiedChunk>() as u64;
+        STAGING as u64 + CHUNK as u64 + 4 * exchange + slots * table + uses
     }
 }
 
@@ -192,6 +253,16 @@ impl VramExperts {
         self.computed
     }
 
+    /// Slots, with or without an expert.
+    pub fn slots(&self) -> u64 {
+        (self.free.len() + self.held.len()) as u64
+    }
+
+    /// Bytes of the slots with an expert.
+    pub fn held_bytes(&self) -> u64 {
+        self.held.len() as u64 * self.slot_bytes
+    }
+
     /// Slots without an expert.
     pub fn free_slots(&self) -> usize {
         if self.failure.is_some() { 0 } else { self.free.len() }
@@ -219,12 +290,7 @@ impl VramExperts {
             return true;
         }
         let Some(&slot) = self.free.last().filter(|_| self.failure.is_none()) else { return false };
-        let Some(placed) = Placed::of(tensors, slot.at) else { return false };
-        if placed.end > slot.at + self.slot_bytes
-            || !placed.matrices.iter().all(|(_, matrix)| self.exchange.fits(matrix))
-        {
-            return false;
-        }
+        let Some(placed) = self.placed(tensors, slot.at) else { return false };
         match self.copy(slot.buffer, &placed) {
             Ok(chunks) => {
                 self.free.pop();
@@ -236,6 +302,19 @@ impl VramExperts {
                 false
             }
         }
+    }
+
+    /// True if an expert of these tensors may be held.
+    pub fn takes(&self, tensors: &[ExpertTensor<'_>]) -> bool {
+        self.failure.is_none() && self.placed(tensors, 0).is_some()
+    }
+
+    /// The places of an expert's tensors in a slot; `None` if it has no room for them, or they stay on the CPU.
+    fn placed<'a>(&self, tensors: &[ExpertTensor<'a>], at: u64) -> Option<Placed<'a>> {
+        let placed = Placed::of(tensors, at)?;
+        let fits = placed.end <= at + self.slot_bytes
+            && placed.matrices.iter().all(|(_, matrix)| self.exchange.fits(matrix));
+        fits.then_some(placed)
     }
 
     /// Forgets an expert, whose slot is free then.

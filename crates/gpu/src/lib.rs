@@ -7,7 +7,7 @@
 //! - [`check()`](check()) refuses a device that computes other bits than this CPU, at each start.
 //! - [`DeviceMatrix`] is an encoded matrix as it lies there, and [`Exchange`] multiplies such matrices by vectors.
 //! - [`VramExperts`] holds copies of experts within a limit ([`VramLedger`]). It is an
-//!   [`ExpertExecutor`](sws_model::ExpertExecutor): experts that it holds are computed on the device. After any error of
+//!   [`ExpertTier`](sws_engine::ExpertTier) of the engine: experts that it holds are computed on the device. After any error of
 //!   the device it holds none, and what it was asked for is served again from the CPU's weights.
 //!
 //! The driver's library is loaded when a device is asked for. Without one there are no devices, and that is said in one
@@ -41,6 +41,7 @@ mod ledger;
 mod matrix;
 mod opencl;
 mod sample;
+mod tier;
 
 pub use check::{CheckedCases, check};
 pub use device::{ComputeDevice, DeviceBuffer, DeviceError, DeviceFacts, KernelLaunch};

@@ -44,7 +44,7 @@ pub struct DeviceMatrix {
 }
 
 /// Parts begin at multiples of this.
-const ALIGN: u64 = 16;
+pub(crate) const ALIGN: u64 = 16;
 
 /// Kinds of scales, as `numbers.c` counts them.
 const SCALE_F32: u32 = 0;

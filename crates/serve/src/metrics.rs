@@ -5,7 +5,7 @@ use std::fmt::Write;
 use axum::body::Body;
 use axum::http::Response;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
-use sws_engine::{Gauge, WeightKind, memory};
+use sws_engine::{Gauge, TierCounts, WeightKind, memory};
 
 use crate::app::App;
 use crate::counts::number;
@@ -117,6 +117,23 @@ impl ModelMetrics<'_> {
             self.rows("sws_drive_bytes_total", "counter", help, bytes);
             let help = "1 for a drive that failed and is left out.";
             self.rows("sws_drive_left_out", "gauge", help, left_out);
+        }
+        if let Some(TierCounts { usage, hits, copies, .. }) = &counters.tier {
+            let help = "Bytes of experts on the graphics card.";
+            self.one("sws_vram_bytes", "gauge", help, usage.bytes as f64);
+            let help = "Bytes that may be used there.";
+            self.one("sws_vram_limit_bytes", "gauge", help, usage.limit as f64);
+            let help = "Experts that were computed there.";
+            self.one("sws_vram_hits_total", "counter", help, *hits as f64);
+            let help = "Experts that were copied there.";
+            self.one("sws_vram_copies_total", "counter", help, *copies as f64);
+            let failed = f64::from(u8::from(usage.failure.is_some()));
+            self.one(
+                "sws_vram_failed",
+                "gauge",
+                "1 for a card that failed and is left alone.",
+                failed,
+            );
         }
         let stalls = counters.clocks.stalls.time.as_secs_f64();
         self.one("sws_stall_seconds_total", "counter", "Waits of the computation.", stalls);

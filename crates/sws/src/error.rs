@@ -134,6 +134,9 @@ pub enum Error {
         "`--backend candle` and `sws draft train` need the feature candle, without which this sws was built; build it with `cargo build --release --features candle`"
     )]
     WithoutCandle,
+    /// A device that cannot be used, in one sentence with its name.
+    #[error("{0}")]
+    Vram(String),
     /// Text that is not an amount of memory.
     #[error(transparent)]
     Ram(#[from] UnknownBudget),

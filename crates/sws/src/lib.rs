@@ -123,6 +123,7 @@ pub use load::loader::{Loader, Needs};
 pub use load::options::{DraftChoice, Options, Streaming};
 pub use load::planning::Planning;
 pub use load::set::{ModelSet, PlannedModel, SetEntry};
+pub use load::vram::{VramChoice, VramDevice, vram_devices};
 pub use measure::{
     Computing, Dry, Others, PromptComputing, disk_speed, drives_speed, memory_speed,
 };

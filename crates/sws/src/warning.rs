@@ -54,6 +54,9 @@ pub enum Warning {
         .0.display()
     )]
     DraftLeftOut(PathBuf),
+    /// A device that is not used, in one sentence with its name.
+    #[error("experts stay on the CPU: {0}")]
+    NoVram(String),
     /// A budget that the machine does not have.
     #[error(
         "the budget of {} is more than the {} of memory here; a model that needs all of it would be swapped or killed",

@@ -104,6 +104,7 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
     let features = [
         ("candle", cfg!(feature = "candle")),
         ("forms", cfg!(feature = "forms")),
+        ("gpu", cfg!(feature = "gpu")),
         ("pull", cfg!(feature = "pull")),
         ("serve", cfg!(feature = "serve")),
         ("uring", cfg!(feature = "uring")),
@@ -161,7 +162,10 @@ fn without_gpu(mut words: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
         return Ok(words);
     }
     if words.get(at + 1).is_none_or(|layers| layers != "0") {
-        bail!("there is no support for GPUs; leave out {}", words[at].display());
+        bail!(
+            "layers are not put on a GPU one by one; leave out {}, or give --vram auto",
+            words[at].display()
+        );
     }
     words.drain(at..at + 2);
     Ok(words)

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use sws::{Backend, DraftChoice, Options, Streaming};
+use sws::{Backend, DraftChoice, Options, Streaming, VramChoice};
 use sws_cache::policy::PolicyKind;
 use sws_engine::{RamBudget, StandInUse};
 use sws_kernels::{Activations, TIER_VARIABLE, Tier, UnknownTier};
@@ -107,6 +107,13 @@ pub(crate) struct Advanced {
     /// is named and left out. The output is the same.
     #[arg(long, value_name = "DIR")]
     pub(crate) also: Vec<PathBuf>,
+    /// Memory of a graphics card for experts, beside --ram: auto for what a card has, less a reserve for the
+    /// desktop; a size such as 8GiB, of any OpenCL device; or off. In builds with the feature gpu.
+    ///
+    /// The device is compared with this CPU first, and refused if one bit differs. Experts are computed there
+    /// while that measurably saves time. The output is the same.
+    #[arg(long, value_name = "SIZE", default_value = "off", conflicts_with = "resident")]
+    pub(crate) vram: VramChoice,
     /// I/O backend: direct, uring or mmap.
     #[arg(long, value_name = "READER", default_value = "direct")]
     pub(crate) reader: ReaderKind,
@@ -142,6 +149,7 @@ impl ModelArgs {
             backend: advanced.backend,
             tier: advanced.tier.and_then(|tier| tier.0),
             activations: advanced.activations,
+            vram: advanced.vram,
             reader: advanced.reader,
             max_disk_rate: advanced.max_disk_rate,
             speculative: advanced.proposals,

@@ -1,6 +1,7 @@
 //! `sws doctor`.
 
 mod bits;
+mod cards;
 mod disk;
 mod drive;
 mod system;
@@ -51,6 +52,7 @@ pub(crate) fn run(args: &args::Doctor) -> anyhow::Result<ExitCode> {
         system::open_files(model.as_ref()),
         system::cache(),
     ];
+    checks.extend(cards::lines());
     if let Some(model) = &model {
         checks.push(system::memory_for(model));
         checks.push(system::space(model));

@@ -16,7 +16,7 @@ use sws_text::{Generation, SAMPLER, Sampling, SettingOf};
 
 use super::print;
 use super::structured::structured_output;
-use crate::account::{account, closing, ending};
+use crate::account::{account, card_failure, closing, ending};
 use crate::answer::follow;
 use crate::atomic_file::AtomicFile;
 use crate::input::{read_file, read_text};
@@ -179,6 +179,9 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
         hint(format_args!("\n"));
     }
     note!("{}", closing(&made, &metrics));
+    if let Some(why) = card_failure(&metrics) {
+        note!("sws: {why}");
+    }
     if let Some(line) = ending(&made, &generation.sampling, "") {
         note!("{line}");
     }

@@ -28,6 +28,8 @@ pub enum MemoryUse {
     Kernel,
     /// Tables of piece locations, slot contents and expert use.
     Tables,
+    /// Buffers for a tier of experts on a device, and the tier itself if its memory is the machine's.
+    Device,
     /// The draft, which forecasts experts.
     Draft,
     /// The correction of the eviction policy.
@@ -56,7 +58,7 @@ pub enum MemoryUse {
 
 impl MemoryUse {
     /// All uses.
-    pub const ALL: [MemoryUse; 20] = [
+    pub const ALL: [MemoryUse; 21] = [
         MemoryUse::Program,
         MemoryUse::Stacks,
         MemoryUse::Heap,
@@ -65,6 +67,7 @@ impl MemoryUse {
         MemoryUse::Files,
         MemoryUse::Kernel,
         MemoryUse::Tables,
+        MemoryUse::Device,
         MemoryUse::Draft,
         MemoryUse::Correction,
         MemoryUse::KvCache,
@@ -90,6 +93,7 @@ impl MemoryUse {
             MemoryUse::Files => "files",
             MemoryUse::Kernel => "kernel",
             MemoryUse::Tables => "tables",
+            MemoryUse::Device => "device",
             MemoryUse::Draft => "draft",
             MemoryUse::Correction => "correction",
             MemoryUse::KvCache => "kv_cache",
@@ -116,6 +120,7 @@ impl MemoryUse {
             MemoryUse::Files => "small files in the page cache",
             MemoryUse::Kernel => "page tables and kernel memory",
             MemoryUse::Tables => "tables of pieces and their use",
+            MemoryUse::Device => "buffers for the graphics card",
             MemoryUse::Draft => "draft",
             MemoryUse::Correction => "correction of evictions",
             MemoryUse::KvCache => "KV cache",

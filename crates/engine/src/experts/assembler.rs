@@ -20,7 +20,7 @@ use sws_model::{Inventory, ModelSpec, RunAhead};
 use sws_store::{NVMeWeightStore, Slot};
 
 use super::demand::Demand;
-use super::tier::ExpertTier;
+use super::tier::{ExpertTier, PlacedTier, TierCounts};
 use super::verifier::{Exactness, Verifier};
 use super::weights::Assembled;
 use crate::error::StreamError;
@@ -57,7 +57,9 @@ pub struct DynamicAssembler {
     ablations: Ablations,
     pending: PendingChoices,
     watch: Option<RunWatch>,
-    tier: Option<Box<dyn ExpertTier>>,
+    tier: Option<PlacedTier>,
+    /// True to use a tier only where it is faster.
+    governed: bool,
     router_states: LastStates,
 }
 
@@ -113,6 +115,7 @@ impl DynamicAssembler {
             pending: PendingChoices::default(),
             watch: None,
             tier: None,
+            governed,
             router_states: LastStates::default(),
         }
     }
@@ -145,15 +148,20 @@ impl DynamicAssembler {
         self
     }
 
-    /// Adds a tier of experts outside memory. Experts are copied to it once they are computed, as long as it has
-    /// room; their slots are free then.
+    /// Adds a tier of experts outside memory. Those that are used most are copied to it once they are computed, and
+    /// their slots are free then, as long as it is faster than the CPU with its misses.
     pub fn set_tier(&mut self, tier: Box<dyn ExpertTier>) {
-        self.tier = Some(tier);
+        self.tier = Some(PlacedTier::new(tier, self.governed));
     }
 
     /// The tier of experts outside memory.
     pub fn tier(&self) -> Option<&dyn ExpertTier> {
-        self.tier.as_deref()
+        self.tier.as_ref().map(|placed| &*placed.tier)
+    }
+
+    /// Counts of the tier.
+    pub fn tier_counts(&self) -> Option<TierCounts> {
+        self.tier.as_ref().map(PlacedTier::counts)
     }
 
     /// Reports choices and reads of experts.
@@ -164,6 +172,10 @@ impl DynamicAssembler {
     /// Starts a pass.
     pub fn begin(&mut self, pass: &Pass) {
         self.run_ahead.forget();
+        let at = self.moment();
+        if let Some(tier) = &mut self.tier {
+            tier.pass_begins(at);
+        }
         if let Some(watch) = &self.watch {
             watch.compare(|| self.places());
         }

@@ -2,6 +2,7 @@
 
 mod assembler;
 mod demand;
+mod placement;
 #[cfg(test)]
 mod tests;
 mod tier;
@@ -10,5 +11,5 @@ mod weights;
 
 pub(crate) use assembler::layers_with_experts;
 pub use assembler::{Ablations, AssemblerConfig, DynamicAssembler, ExpectedReads};
-pub use tier::{ExpertTier, TierTensor};
+pub use tier::{ExpertTier, TierCounts, TierTensor, TierUsage};
 pub use verifier::{Exactness, Miss, NoBound, Presence, RealPath, Verdict, Verifier, detect_miss};

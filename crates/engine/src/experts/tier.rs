@@ -1,13 +1,18 @@
 //! A further tier of experts: copies that lie outside memory, and are computed there.
 
 use std::fmt;
+use std::time::Duration;
 
+use serde::Serialize;
 use sws_format::PieceId;
 use sws_kernels::{Encoding, Matrix};
 use sws_model::{ExpertBatch, ExpertExecutor, HeldTensor, Role, SourceError, Weights};
 
+use super::placement::{Placement, TierChange, TierPlace};
 use crate::error::StreamError;
 use crate::reads::no_vector;
+use crate::speculation::nanos;
+use crate::wait::Moment;
 
 /// Copies of experts outside memory, for example on a graphics card, with the executor that computes them.
 ///
@@ -20,11 +25,146 @@ pub trait ExpertTier: fmt::Debug + Send {
     /// True if another expert may be held.
     fn has_room(&self) -> bool;
 
+    /// True if an expert of such tensors may be copied.
+    fn takes(&self, tensors: &[TierTensor<'_>]) -> bool;
+
     /// Copies an expert, whose bytes are verified. True if it is held afterwards.
     fn promote(&mut self, expert: PieceId, tensors: &[TierTensor<'_>]) -> bool;
 
+    /// Forgets an expert, whose room is free then.
+    fn demote(&mut self, expert: PieceId);
+
     /// The executor of the experts that are held. It returns the experts that it could not compute.
     fn executor(&mut self) -> &mut dyn ExpertExecutor;
+
+    /// Its memory in use, and its state.
+    fn usage(&self) -> TierUsage;
+}
+
+/// The memory of a tier.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TierUsage {
+    /// Experts that it holds.
+    pub held: u64,
+    /// Experts that it has room for.
+    pub slots: u64,
+    /// Bytes of the experts that it holds.
+    pub bytes: u64,
+    /// Limit of all its bytes.
+    pub limit: u64,
+    /// The reason in one sentence why it is not used any more.
+    pub failure: Option<String>,
+}
+
+/// Counts of a tier since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TierCounts {
+    /// Its memory, and its state.
+    #[serde(flatten)]
+    pub usage: TierUsage,
+    /// True if experts move to it; false while it is tried, or idle because it is slower.
+    pub is_on: bool,
+    /// Experts that were computed on it.
+    pub hits: u64,
+    /// Experts that were copied to it.
+    pub copies: u64,
+}
+
+/// A tier with the decisions about it.
+#[derive(Debug)]
+pub(super) struct PlacedTier {
+    pub(super) tier: Box<dyn ExpertTier>,
+    pub(super) placement: Placement,
+    hits: u64,
+    copies: u64,
+    /// Experts of the running layer that were computed on the tier.
+    there: usize,
+    /// The end of the last layer, or the beginning of the pass.
+    last: Moment,
+}
+
+impl PlacedTier {
+    pub(super) fn new(tier: Box<dyn ExpertTier>, governed: bool) -> PlacedTier {
+        let (placement, last) = (Placement::new(governed), Moment::default());
+        PlacedTier { tier, placement, hits: 0, copies: 0, there: 0, last }
+    }
+
+    /// True if an expert is to be computed on the tier.
+    pub(super) fn holds(&self, expert: PieceId) -> bool {
+        self.placement.is_used() && self.tier.holds(expert)
+    }
+
+    /// Starts a pass.
+    pub(super) fn pass_begins(&mut self, at: Moment) {
+        self.placement.pass_begins();
+        self.last = at;
+    }
+
+    /// Starts a layer of a pass of so many tokens.
+    pub(super) fn layer_begins(&mut self, tokens: usize) {
+        self.placement.layer_begins(tokens);
+        self.there = 0;
+    }
+
+    /// Books experts that were computed on the tier in so many nanoseconds.
+    pub(super) fn computed(&mut self, experts: usize, time: f64) {
+        self.placement.computed_there(experts, time);
+        self.there += experts;
+        self.hits += experts as u64;
+    }
+
+    /// Copies an expert that was computed on the CPU, if it is used enough. True if its slot is not needed then.
+    pub(super) fn promote(
+        &mut self,
+        expert: PieceId,
+        tensors: &[TierTensor<'_>],
+        now: impl Fn() -> Moment,
+    ) -> bool {
+        if self.tier.holds(expert) || !self.tier.takes(tensors) {
+            return false;
+        }
+        let has_room = self.tier.has_room();
+        let Some(place) = self.placement.place(expert, has_room) else { return false };
+        if let TierPlace::Of(victim) = place {
+            self.tier.demote(victim);
+        }
+        let before = now();
+        // A tier that fails holds nothing any more.
+        let is_held = self.tier.promote(expert, tensors);
+        if is_held {
+            self.copies += 1;
+            self.placement.copied(expert, place, now().computing(before));
+        }
+        is_held && self.placement.is_on()
+    }
+
+    /// Ends a layer with so many experts, for which the pass has waited so long. Returns the experts that need no slots
+    /// any more.
+    pub(super) fn layer_ends(
+        &mut self,
+        experts: usize,
+        waited: Duration,
+        at: Moment,
+    ) -> Vec<PieceId> {
+        let elapsed = nanos(at.now.saturating_sub(self.last.now));
+        self.last = at;
+        let here = experts.saturating_sub(self.there);
+        match self.placement.layer_ends(here, nanos(waited), elapsed) {
+            None => Vec::new(),
+            Some(TierChange::Free) => self.placement.held().to_vec(),
+            Some(TierChange::Forget) => {
+                self.placement.held().iter().for_each(|&expert| self.tier.demote(expert));
+                self.placement.forget();
+                Vec::new()
+            }
+        }
+    }
+
+    /// Counts since the start.
+    pub(super) fn counts(&self) -> TierCounts {
+        let PlacedTier { hits, copies, .. } = *self;
+        TierCounts { usage: self.tier.usage(), is_on: self.placement.is_on(), hits, copies }
+    }
 }
 
 /// A tensor of an expert.

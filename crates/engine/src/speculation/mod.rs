@@ -12,6 +12,7 @@ mod warm_start;
 pub(crate) use account::{Account, ChosenExperts};
 pub(crate) use forecaster::Forecaster;
 pub use governor::Speculation;
+pub(crate) use governor::nanos;
 pub(crate) use prefetcher::{ExpectedPiece, Prefetch, PrefetchOutcome, Prefetcher};
 pub(crate) use price::LIKELY_VICTIM_STEPS;
 pub(crate) use warm_fill::WarmFill;

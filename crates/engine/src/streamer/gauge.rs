@@ -98,6 +98,7 @@ impl SpeculativeWeightStreamer {
             counters.run_ahead = assembler.run_ahead_counts();
             let layers = assembler.cache().counts().iter();
             counters.layers = layers.map(|(&layer, &counts)| (layer, counts)).collect();
+            counters.tier = assembler.tier_counts();
             counters.speculation = assembler.speculation();
             counters.peak_cache_bytes = assembler.cache().peak_bytes() as u64;
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::speculative::SpeculativeCounts;
+use crate::experts::TierCounts;
 use crate::speculation::Speculation;
 use crate::stand_ins::RunAheadCounts;
 use crate::wait::{Stalls, WeightKind};
@@ -59,6 +60,8 @@ pub struct Counters {
     pub speculation: Speculation,
     /// Peak number of bytes in expert slots.
     pub peak_cache_bytes: u64,
+    /// Counts of the tier of experts outside memory, if there is one.
+    pub tier: Option<TierCounts>,
     /// Bytes of context memory that is lent to experts at the moment.
     pub context_lent: u64,
     /// Bytes of structured-output memory that is lent to slots.
@@ -87,6 +90,10 @@ pub struct Metrics {
     pub time: TimeSplit,
     /// Hits and misses of experts.
     pub experts: ExpertMetrics,
+    /// The tier of experts outside memory, with the hits and copies of this part of the run; `None` without one. Its
+    /// hits are not among those of `experts`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vram: Option<TierCounts>,
     /// Layers whose experts were all resident or in flight.
     pub accepts: u64,
     /// Layers with at least one miss.
@@ -275,6 +282,11 @@ impl Metrics {
                 miss_rate: per(misses, lookups),
                 layers,
             },
+            vram: after.tier.clone().map(|after| {
+                let old = before.tier.as_ref().map_or((0, 0), |tier| (tier.hits, tier.copies));
+                let (hits, copies) = (after.hits - old.0, after.copies - old.1);
+                TierCounts { hits, copies, ..after }
+            }),
             accepts: after.accepts - before.accepts,
             rejects: after.rejects - before.rejects,
             stand_ins: StandInMetrics::between(before, after),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::device::{ComputeDevice, DeviceBuffer, DeviceError, DeviceFacts, KernelLaunch};
 use crate::kernel::{Flaw, Kernel, KernelDialect, ROWS, source_text};
+pub(crate) use raw::STAGING;
 use raw::{ListedDevice, Memory, OpenQueue};
 
 /// SampleNumbers of facts about devices in `CL/cl.h`.
@@ -14,6 +15,7 @@ const MOST_THREADS: u32 = 0x1004;
 const MOST_ALLOCATED: u32 = 0x1010;
 const MEMORY: u32 = 0x101f;
 const LITTLE_ENDIAN: u32 = 0x1026;
+const SHARES_MEMORY: u32 = 0x1035;
 const AVAILABLE: u32 = 0x1027;
 const COMPILES: u32 = 0x1028;
 const NAME: u32 = 0x102b;
@@ -89,12 +91,14 @@ fn listed() -> Result<&'static [ListedDevice], DeviceError> {
 }
 
 fn facts_of(device: &ListedDevice) -> DeviceFacts {
+    let is_accelerator = device.number(TYPE) & IS_CPU == 0;
     DeviceFacts {
         name: device.text(NAME),
         driver: format!("{}, {}", device.text(VERSION), device.text(DRIVER)),
         memory: device.number(MEMORY),
         largest: device.number(MOST_ALLOCATED),
-        is_accelerator: device.number(TYPE) & IS_CPU == 0,
+        is_accelerator,
+        shares_memory: !is_accelerator || device.number(SHARES_MEMORY) != 0,
     }
 }
 

@@ -226,7 +226,7 @@ impl ListedDevice {
 }
 
 /// Bytes that go to or come from a device at a time.
-const STAGING: usize = 1 << 20;
+pub(crate) const STAGING: usize = 1 << 20;
 
 /// A device with a queue of commands, and the kernels of a program.
 pub(super) struct OpenQueue {

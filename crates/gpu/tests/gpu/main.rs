@@ -3,6 +3,7 @@
 
 #![allow(clippy::print_stderr)]
 
+mod choice;
 mod encodings;
 mod faults;
 mod in_front;

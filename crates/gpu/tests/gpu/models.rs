@@ -81,27 +81,7 @@ impl Fixture {
 
     /// The sizes of its experts; none if none of them is for a device.
     pub(crate) fn shape(&self) -> Option<VramShape> {
-        let mut shape = VramShape {
-            encodings: Vec::new(),
-            activations: Activations::F32,
-            slot_bytes: 0,
-            rows: 1,
-            cols: 1,
-            products: 16,
-        };
-        for id in self.experts() {
-            let bytes = self.with(id, VramShape::expert_bytes);
-            let Some(bytes) = bytes else { continue };
-            shape.slot_bytes = shape.slot_bytes.max(bytes);
-            for held in self.inventory.piece(id).iter().filter(|held| held.role.is_matrix()) {
-                shape.rows = shape.rows.max(held.rows);
-                shape.cols = shape.cols.max(held.cols);
-                if !shape.encodings.contains(&held.encoding) {
-                    shape.encodings.push(held.encoding);
-                }
-            }
-        }
-        (shape.slot_bytes > 0).then_some(shape)
+        VramShape::of(&self.inventory, &self.manifest, Activations::F32)
     }
 
     /// Room for so many experts, beside the check and the exchange.

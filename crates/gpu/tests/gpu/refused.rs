@@ -87,6 +87,7 @@ fn rounded_activations_stay_on_the_cpu() {
         rows: 64,
         cols: 64,
         products: 16,
+        experts: 1,
     };
     let error = VramExperts::open(Box::new(device), 1 << 30, &shape).unwrap_err();
     assert!(matches!(error, DeviceError::Unfit { .. }), "{error}");

@@ -3,43 +3,16 @@
 use std::sync::Arc;
 
 use sws_engine::{
-    ExpertTier, Options, ProcessMemory, RamBudget, ResidentLoad, SpeculativeWeightStreamer,
-    TierTensor,
+    Ablations, Options, ProcessMemory, RamBudget, ResidentLoad, SpeculativeWeightStreamer,
 };
-use sws_format::{Manifest, PieceId};
-use sws_gpu::{ExpertTensor, MatrixBytes, VramExperts, VramShape};
+use sws_format::Manifest;
+use sws_gpu::{VramExperts, VramShape};
 use sws_kernels::Activations;
-use sws_model::{CausalLm, ExpertExecutor, ForwardPass, Inventory, KvPrecision};
-use sws_store::{NVMeWeightStore, Read, StoreOptions};
+use sws_model::{CausalLm, ForwardPass, Inventory, KvPrecision};
+use sws_store::{NVMeWeightStore, StoreOptions};
 use sws_testing::tales;
 
 use crate::support::{Plan, Trouble, Troubled, device, turn};
-
-#[derive(Debug)]
-struct Tier(VramExperts);
-
-impl ExpertTier for Tier {
-    fn holds(&self, expert: PieceId) -> bool {
-        self.0.holds(expert)
-    }
-
-    fn has_room(&self) -> bool {
-        self.0.free_slots() > 0
-    }
-
-    fn promote(&mut self, expert: PieceId, tensors: &[TierTensor<'_>]) -> bool {
-        let tensors = tensors.iter().map(|TierTensor { held, parts }| {
-            let parts = &parts[..held.encoding.parts().len()];
-            let bytes = MatrixBytes::new(held.encoding, held.rows, held.cols, parts).unwrap();
-            ExpertTensor { role: held.role, bytes }
-        });
-        self.0.promote(expert, &tensors.collect::<Vec<_>>())
-    }
-
-    fn executor(&mut self) -> &mut dyn ExpertExecutor {
-        &mut self.0
-    }
-}
 
 const PROMPT: [u32; 12] = [5, 300, 17, 99, 1000, 41, 7, 2048, 311, 12, 801, 77];
 
@@ -66,25 +39,18 @@ fn a_streamed_model_with_a_tier_has_the_bits_of_the_whole() {
         bits(&mut SpeculativeWeightStreamer::resident(model, source, 256, KvPrecision::F32));
 
     let inventory = Inventory::new(&spec, &manifest).unwrap();
-    let first = manifest
-        .pieces
-        .iter()
-        .map(|piece| piece.id)
-        .find(|id| matches!(id.kind(), sws_format::PieceKind::Expert(_)));
-    let held = inventory.piece(first.unwrap());
-    let shape = VramShape {
-        encodings: held.iter().map(|held| held.encoding).collect(),
-        activations: Activations::F32,
-        slot_bytes: store().layout(Read::Piece(first.unwrap())).unwrap().slot_len() as u64 + 4096,
-        rows: held.iter().map(|held| held.rows).max().unwrap(),
-        cols: held.iter().map(|held| held.cols).max().unwrap(),
-        products: 16,
-    };
+    let shape = VramShape::of(&inventory, &manifest, Activations::F32).unwrap();
     let run = |slots: u64, at: Option<(u64, Trouble)>| {
         let ram = RamBudget::Bytes(14 << 20);
         let process = Some(ProcessMemory::default());
-        let options =
-            Options { ram_budget: ram, process, context: Some(256), ..Options::default() };
+        let ablations = Ablations { governed: false, ..Ablations::default() };
+        let options = Options {
+            ram_budget: ram,
+            process,
+            context: Some(256),
+            ablations,
+            ..Options::default()
+        };
         let model = ForwardPass::new(spec.clone());
         let mut streamer = SpeculativeWeightStreamer::new(model, store(), options).unwrap();
         let (device, plan) = Troubled::new(device()?);
@@ -92,7 +58,7 @@ fn a_streamed_model_with_a_tier_has_the_bits_of_the_whole() {
             let limit = (4 << 20) + slots * shape.slot_bytes;
             let vram = VramExperts::open(Box::new(device), limit, &shape).unwrap();
             *plan.lock().unwrap() = Plan { at, calls: 0 };
-            assert!(streamer.set_tier(Box::new(Tier(vram))));
+            assert!(streamer.set_tier(Box::new(vram)));
         }
         assert_eq!(bits(&mut streamer), expected, "{slots} slots, {at:?}");
         let layers = streamer.aggregate_metrics().experts.layers;

@@ -9,7 +9,7 @@ use sws_model::{Inventory, KvPrecision};
 use super::backend::LoadedBackend;
 use super::context::{affordable_context, requested_context};
 use crate::run::sequence::AnyLm;
-use crate::{DraftChoice, Error, Loader, Options, Result};
+use crate::{DraftChoice, Error, Loader, Options, Result, VramChoice};
 
 pub(super) fn load(loader: &mut Loader<'_>) -> Result<LoadedBackend> {
     refuse(&loader.options)?;
@@ -70,6 +70,7 @@ fn refuse(options: &Options) -> Result<()> {
             streaming.stand_ins.is_some() || streaming.tolerance > 0.0,
             "has no stand-ins; leave out --stand-ins and --tolerance",
         ),
+        (options.vram != VramChoice::Off, "computes on the CPU; leave out --vram"),
         (matches!(streaming.draft, DraftChoice::File(_)), "does not prefetch; leave out --draft"),
     ];
     match refused.into_iter().find(|(refused, _)| *refused) {

@@ -12,9 +12,12 @@ use super::backend::LoadedBackend;
 use super::candle;
 use super::context::{affordable_context, requested_context};
 use super::resident;
+use super::vram::Vram;
 use crate::run::cancel::Opening;
 use crate::run::sequence::AnyLm;
-use crate::{Backend, Error, Loader, Planning, Result, Size, TextCodec, Threads, Warning};
+use crate::{
+    Backend, Error, Loader, Planning, Result, Size, TextCodec, Threads, VramChoice, Warning,
+};
 
 /// Loads a model. Models that the backend does not support are refused before anything is
 /// loaded.
@@ -36,7 +39,17 @@ pub(super) fn load(
     }
 }
 
+/// The reason why a model in memory has no use for a graphics card.
+const IN_MEMORY: &str =
+    "a model that is loaded as a whole is computed on the CPU; leave out --vram, or --resident";
+
+/// The same, of a budget without slots.
+const NO_SLOTS: &str = "the budget has no slots for experts, which alone can move to a graphics card; raise --ram, or leave out --vram";
+
 fn in_memory(loader: &mut Loader<'_>) -> Result<LoadedBackend> {
+    if loader.options.vram != VramChoice::Off {
+        return Err(Error::Vram(IN_MEMORY.to_owned()));
+    }
     requested_context(loader)?;
     let source = resident::load(loader)?;
     let weight_bytes = source.bytes();
@@ -50,7 +63,8 @@ fn in_memory(loader: &mut Loader<'_>) -> Result<LoadedBackend> {
 
 fn streamed(loader: &mut Loader<'_>, text: &TextCodec, threads: &Threads) -> Result<LoadedBackend> {
     let model = loader.model;
-    let planning = Planning::new(loader, text, threads)?;
+    let mut planning = Planning::new(loader, text, threads)?;
+    let mut vram = std::mem::take(&mut planning.vram);
     let plan = match loader.plan.take() {
         Some(plan) => plan,
         None => planning.plan(loader)?,
@@ -66,6 +80,9 @@ fn streamed(loader: &mut Loader<'_>, text: &TextCodec, threads: &Threads) -> Res
     );
     for (what, bytes) in plan.ledger.lines() {
         debug!("{}: {bytes} bytes", what.words());
+    }
+    if plan.slots.is_empty() && matches!(vram, Vram::Open(_)) {
+        vram = Vram::unusable(loader.options.vram, NO_SLOTS.to_owned())?;
     }
     let corrections = planning.corrections.clone();
     let draft = planning.draft(loader, &plan)?;
@@ -90,11 +107,18 @@ fn streamed(loader: &mut Loader<'_>, text: &TextCodec, threads: &Threads) -> Res
     let without_draft = plan.ledger.get(MemoryUse::Draft) == 0;
     let mut report = |progress| loader.report(progress);
     let streamer = SpeculativeWeightStreamer::reporting(forward, store, plan, options, &mut report);
-    let streamer = streamer.map_err(|e| match loader.cancel.is_cancelled() {
+    let mut streamer = streamer.map_err(|e| match loader.cancel.is_cancelled() {
         true => Error::Cancelled,
         false => model.error(e),
     })?;
     opening.set_open();
+    match vram.into_tier() {
+        Ok(None) => {}
+        Ok(Some(tier)) => {
+            streamer.set_tier(tier);
+        }
+        Err(why) => loader.warnings.push(Warning::NoVram(why)),
+    }
     loader.warnings.extend(streamer.passed_over().map(|why| Warning::Forgotten(why.to_owned())));
     let left_out = loader.options.streaming.draft_file().filter(|_| without_draft);
     loader.warnings.extend(left_out.map(|file| Warning::DraftLeftOut(file.to_owned())));

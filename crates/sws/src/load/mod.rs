@@ -11,3 +11,4 @@ pub(crate) mod options;
 pub(crate) mod planning;
 pub(crate) mod resident;
 pub(crate) mod set;
+pub(crate) mod vram;

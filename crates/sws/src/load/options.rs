@@ -8,7 +8,7 @@ use sws_kernels::{Activations, Tier};
 use sws_model::KvPrecision;
 use sws_store::ReaderKind;
 
-use crate::{Backend, Model};
+use crate::{Backend, Model, VramChoice};
 
 /// Options for running a model. Defaults and meanings are those of the command line.
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub struct Options {
     pub tier: Option<Tier>,
     /// Kind of activations of products. With `Int8` the output is another, inexact one.
     pub activations: Activations,
+    /// Memory of a graphics card for experts. The output does not depend on it.
+    pub vram: VramChoice,
     /// Reader of the model's files.
     pub reader: ReaderKind,
     /// Most bytes per second that are read of the model's files. `None` for as many as the drive gives.
@@ -80,6 +82,7 @@ impl Default for Options {
             backend: Backend::default(),
             tier: None,
             activations: Activations::F32,
+            vram: VramChoice::Off,
             reader: ReaderKind::Direct,
             max_disk_rate: None,
             speculative: false,

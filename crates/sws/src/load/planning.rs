@@ -10,9 +10,10 @@ use sws_text::Tokenizer;
 
 use crate::learned::draft::DraftCandidate;
 use crate::learned::eviction;
+use crate::load::vram::Vram;
 use crate::open::process;
 use crate::open::reading::{ReadingRoom, TokenizerReading};
-use crate::{DraftChoice, Error, Loader, Result, TextCodec, Threads};
+use crate::{DraftChoice, Error, Loader, Result, TextCodec, Threads, VramChoice};
 
 /// Memory budget of a model, with a planner for this and other budgets.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub struct Planning {
     draft: Option<(DraftCandidate, u64)>,
     /// Corrections of the eviction policy.
     pub(crate) corrections: Corrections,
+    /// The tier on a graphics card. Its driver was loaded before the process was measured.
+    pub(crate) vram: Vram,
 }
 
 impl Planning {
@@ -35,9 +38,13 @@ impl Planning {
         text: &TextCodec,
         threads: &Threads,
     ) -> Result<Planning> {
+        let vram = match loader.options.vram {
+            VramChoice::Off => Vram::Off,
+            _ => Vram::open(loader, &inventory(loader)?)?,
+        };
         // Measured before the draft is loaded, which has a line of its own in the ledger.
         let process = process::measure(loader.model, text.heap());
-        Planning::of(loader, process, text.encoding(), threads.count())
+        Planning::of(loader, process, vram, text.encoding(), threads.count())
     }
 
     /// Plans in a process that takes this memory, for texts whose encoding takes a constant and an amount
@@ -45,14 +52,14 @@ impl Planning {
     pub(crate) fn of(
         loader: &Loader<'_>,
         process: ProcessMemory,
+        vram: Vram,
         [encoding, each]: [u64; 2],
         threads: usize,
     ) -> Result<Planning> {
         let Loader { model, options, needs, .. } = loader;
         let streaming = &options.streaming;
         streaming.exactness().check(model.spec()).map_err(|e| model.error(e))?;
-        let inventory =
-            Inventory::new(model.spec(), model.manifest()).map_err(|e| model.error(e))?;
+        let inventory = inventory(loader)?;
         let candidate = match !streaming.speculation || streaming.draft == DraftChoice::Off {
             true => None,
             false => DraftCandidate::find(model, streaming.draft_file(), needs.texts)?,
@@ -68,6 +75,7 @@ impl Planning {
             threads,
             encoding: [encoding.saturating_add(needs.heap + model.supply_heap()), each],
             structured: needs.structured,
+            device: vram.host_bytes(),
             stand_ins: streaming.stand_ins(),
             ..PlanOptions::default()
         };
@@ -96,7 +104,7 @@ impl Planning {
         }
         let ram = options.ram.resolve(total, available, planner.minimum());
         let draft = candidate.map(|candidate| (candidate, limit));
-        Ok(Planning { planner, ram, total, draft, corrections })
+        Ok(Planning { planner, ram, total, draft, corrections, vram })
     }
 
     /// True if the draft that a run would have is a trained one; `None` if it would have none.
@@ -130,6 +138,11 @@ impl Planning {
     }
 }
 
+fn inventory(loader: &Loader<'_>) -> Result<Inventory> {
+    let model = loader.model;
+    Inventory::new(model.spec(), model.manifest()).map_err(|e| model.error(e))
+}
+
 impl Loader<'_> {
     /// Reads the tokenizer, if there is one, for texts encoded before the model is loaded. A budget in
     /// which it cannot be read is refused before it is, with the smallest that works.
@@ -153,7 +166,7 @@ impl Loader<'_> {
             Some(threads) => threads.count(),
             None => available_parallelism().map_or(1, usize::from),
         };
-        Planning::of(self, process, Tokenizer::WORKING, threads)?.plan(self).map(drop)
+        Planning::of(self, process, Vram::Off, Tokenizer::WORKING, threads)?.plan(self).map(drop)
     }
 
     /// Returns a planner for any budget, without loading anything.

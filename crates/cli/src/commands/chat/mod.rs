@@ -17,7 +17,7 @@ use sws_text::Generation;
 use super::run::RunOutcome;
 use super::structured::{StructuredOutput, structured_output};
 use super::{print, run, size};
-use crate::account::{account, closing, ending};
+use crate::account::{account, card_failure, closing, ending};
 use crate::answer::follow;
 use crate::atomic_file::AtomicFile;
 use crate::input::{read_file, read_text};
@@ -335,6 +335,9 @@ impl ChatSession {
             hint(format_args!("{}", account(&made, &metrics)));
         }
         note!("{}", closing(&made, &metrics));
+        if let Some(why) = card_failure(&metrics) {
+            note!("sws: {why}");
+        }
         if let Some(line) = ending(&made, &self.generation.sampling, full_context) {
             note!("{line}");
         }

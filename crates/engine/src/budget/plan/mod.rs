@@ -100,6 +100,8 @@ pub struct PlanOptions {
     /// Maximum bytes for structured output. A budget may have fewer. Slots use these bytes while no
     /// text has structured output.
     pub structured: u64,
+    /// Bytes for a tier of experts on a device: its buffers in memory.
+    pub device: u64,
     /// Bytes of the draft. They are reserved only if experts have slots besides.
     pub draft: u64,
     /// Bytes of the correction of the eviction policy, reserved like those of the draft.
@@ -122,6 +124,7 @@ impl Default for PlanOptions {
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             encoding: [0; 2],
             structured: 0,
+            device: 0,
             draft: 0,
             correction: 0,
             stand_ins: StandInUse::Off,

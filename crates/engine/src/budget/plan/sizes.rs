@@ -11,6 +11,7 @@ impl Planner {
         let lines = [
             (MemoryUse::Slack, MIB + grown / SLACK_SHARE),
             (MemoryUse::Tables, self.tables()),
+            (MemoryUse::Device, self.options.device),
             (MemoryUse::Vectors, self.pieces.vectors),
         ];
         self.process.lines().into_iter().chain(lines)

@@ -78,6 +78,9 @@ impl DynamicAssembler {
         let number = layer as u32;
         let tokens = routed.choices.len() / routed.top_k.max(1);
         self.demand.begin(number, tokens, &routed.distinct);
+        if let Some(tier) = &mut self.tier {
+            tier.layer_begins(tokens);
+        }
         if self.pending.hold(number, &routed.choices) {
             self.cache.runs(number, &routed.choices);
         } else {
@@ -88,12 +91,15 @@ impl DynamicAssembler {
             self.account_choice(layer, &routed.distinct);
         }
         if let Some(watch) = &self.watch {
-            let is_ready = |expert| self.cache.get(PieceId::expert(number, expert)).is_some();
+            let is_ready = |expert| {
+                let id = PieceId::expert(number, expert);
+                self.cache.get(id).is_some() || self.is_on_tier(id)
+            };
             watch.routed(layer, &routed.distinct, is_ready);
         }
         let cache = &mut self.cache;
         let stand_ins = &self.run_ahead.stand_ins;
-        let tier = self.tier.as_deref();
+        let tier = self.tier.as_ref();
         let real = RealPath { layer, experts: &routed.distinct };
         let verdict = self.verifier.check(real, |expert| {
             let id = PieceId::expert(number, expert);
@@ -107,6 +113,13 @@ impl DynamicAssembler {
                 Lookup::Absent => Presence::Absent,
             }
         });
+        if let Some(tier) = &mut self.tier {
+            let missing = match &verdict {
+                Verdict::Accept => &[][..],
+                Verdict::Reject { missing, .. } => missing,
+            };
+            tier.placement.chosen(number, &routed.distinct, missing);
+        }
         self.run_ahead.on_routed(number, &routed.distinct, verdict.misses());
         self.settle_forecast(&routed.distinct);
         if self.prefetcher.enabled && self.prefetcher.begins_sweep(number, tokens) {

@@ -10,6 +10,7 @@ use crate::experts::tier::{OnTier, TierTensor};
 use crate::experts::verifier::Presence;
 use crate::experts::weights::StandInWeights;
 use crate::reads::Computed;
+use crate::wait::Moment;
 
 /// Maximum number of experts computed together while others of their layer wait for slots: few
 /// enough to free a slot soon, enough for all threads.
@@ -62,6 +63,8 @@ impl DynamicAssembler {
 
     /// Computes the layer's experts: resident ones first, the others as they arrive.
     fn serve(&mut self, ready: Ready<'_>) -> Result<(), SourceError> {
+        let experts = self.demand.needed().len();
+        let began = self.moment();
         self.judge(ready)?;
         let mut now = Vec::with_capacity(self.demand.needed().len());
         while !self.demand.needed().is_empty() {
@@ -89,11 +92,14 @@ impl DynamicAssembler {
             }
             self.serve_from_tier(&mut now, ready)?;
             if !now.is_empty() {
+                let before = self.moment();
                 ready(&now, &mut self.assembled())?;
+                let took = self.moment().computing(before);
                 self.computed(&now);
-                self.promote(&now);
+                self.promote(&now, took);
             }
         }
+        self.end_layer_of_tier(experts, began);
         if self.run_ahead.is_possible() {
             self.run_ahead.layer_done(self.moment());
         }
@@ -106,37 +112,54 @@ impl DynamicAssembler {
     /// could not compute are demanded like any other miss.
     fn serve_from_tier(&mut self, now: &mut Vec<u32>, ready: Ready<'_>) -> Result<(), SourceError> {
         let layer = self.demand.layer();
-        let Some(tier) = self.tier.as_deref_mut() else { return Ok(()) };
-        let there = now.extract_if(.., |expert| tier.holds(PieceId::expert(layer, *expert)));
+        let before = self.moment();
+        let Some(placed) = &mut self.tier else { return Ok(()) };
+        let there = now.extract_if(.., |expert| placed.holds(PieceId::expert(layer, *expert)));
         let mut there: Vec<u32> = there.collect();
         if there.is_empty() {
             return Ok(());
         }
-        let mut on_tier = OnTier { tier, refused: Vec::new() };
+        let mut on_tier = OnTier { tier: &mut *placed.tier, refused: Vec::new() };
         ready(&there, &mut on_tier)?;
         let refused = on_tier.refused;
         there.retain(|expert| !refused.contains(expert));
+        let took = self.moment().computing(before);
+        if let Some(placed) = &mut self.tier {
+            placed.computed(there.len(), took);
+        }
         self.computed(&there);
         Ok(())
     }
 
-    /// Copies computed experts to the tier, and frees their slots.
-    fn promote(&mut self, experts: &[u32]) {
+    /// Books experts that were computed on the CPU in so many nanoseconds. Copies those to the tier that should lie
+    /// there, and frees their slots.
+    fn promote(&mut self, experts: &[u32], took: f64) {
         let layer = self.demand.layer();
+        let DynamicAssembler { tier, cache, inventory, run_ahead, reads, .. } = self;
+        let Some(tier) = tier else { return };
+        tier.placement.computed_here(experts.len(), took);
+        let waiter = &reads.waiter;
+        let now = || Moment { now: waiter.clock().now(), waited: waiter.stalls().time };
         for id in experts.iter().map(|&expert| PieceId::expert(layer, expert)) {
-            let Some(tier) = self.tier.as_deref_mut().filter(|tier| tier.has_room()) else {
-                return;
-            };
-            let Some(slot) = self.cache.get(id) else { continue };
-            let stand_ins = &self.run_ahead.stand_ins;
-            let tensors = self.inventory.piece(id).iter().map(|held| {
-                let parts = slot.parts(held, stand_ins)?;
+            let Some(slot) = cache.get(id) else { continue };
+            let tensors = inventory.piece(id).iter().map(|held| {
+                let parts = slot.parts(held, &run_ahead.stand_ins)?;
                 Some(TierTensor { held: *held, parts })
             });
             let Some(tensors) = tensors.collect::<Option<Vec<TierTensor<'_>>>>() else { continue };
-            if tier.promote(id, &tensors) {
-                self.cache.release(id);
+            if tier.promote(id, &tensors, now) {
+                cache.release(id);
             }
+        }
+    }
+
+    /// Ends a layer with so many experts, which began at `began`.
+    fn end_layer_of_tier(&mut self, experts: usize, began: Moment) {
+        let at = self.moment();
+        let Some(tier) = &mut self.tier else { return };
+        let waited = at.waited.saturating_sub(began.waited);
+        for id in tier.layer_ends(experts, waited, at) {
+            self.cache.release(id);
         }
     }
 

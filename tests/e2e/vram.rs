@@ -1,0 +1,113 @@
+//! `--vram`: experts on a device, with the same bits; the sentence of a build without it.
+
+use std::ffi::OsStr;
+
+#[cfg(feature = "gpu")]
+use serde_json::Value;
+use sws_testing::tales;
+
+#[cfg(feature = "gpu")]
+use crate::goldens::golden_dir;
+use crate::sws::{Outcome, sws};
+
+fn run(more: &[&dyn AsRef<OsStr>]) -> Outcome {
+    let model = tales();
+    let mut args: Vec<&dyn AsRef<OsStr>> = vec![&"run", &model, &"--prompt=The wolf", &"-n64"];
+    let rest: [&dyn AsRef<OsStr>; 4] =
+        [&"--seed=7", &"--context=128", &"--ignore-eos", &"--no-warm-start"];
+    args.extend(rest);
+    args.extend(more);
+    sws(&args)
+}
+
+#[cfg(feature = "gpu")]
+fn json(outcome: Outcome) -> Value {
+    serde_json::from_str(&outcome.succeeded().stdout).unwrap()
+}
+
+/// True if there is a device, which PoCL is on any CPU; otherwise says so.
+#[cfg(feature = "gpu")]
+fn has_device() -> bool {
+    let checks: Value = serde_json::from_str(&sws(&[&"doctor", &"--json"]).stdout).unwrap();
+    let lines = checks["checks"].as_array().unwrap();
+    let line = lines.iter().find(|line| line["check"] == "graphics card").unwrap();
+    let found = line["found"].as_str().unwrap();
+    if found.contains("OpenCL l") || found.contains("no OpenCL") {
+        eprintln!("skipped: {found}");
+        return false;
+    }
+    assert!(found.contains("results have this CPU's bits"), "{found}");
+    true
+}
+
+#[test]
+fn wrong_sizes_are_refused() {
+    for size in ["80%", "min", "many"] {
+        run(&[&"--vram", &size]).refused(2, &["--vram", "expected auto, off, or a size"]);
+    }
+    run(&[&"--vram=auto", &"--resident"]).refused(2, &["--vram", "--resident"]);
+    let alone = run(&[&"--vram=off"]).succeeded();
+    assert!(!alone.stderr.contains("graphics card"), "{alone:?}");
+}
+
+#[cfg(not(feature = "gpu"))]
+#[test]
+fn a_build_without_support_says_how_to_get_it() {
+    let words = ["built without support for graphics cards", "--features gpu"];
+    run(&[&"--vram=64MiB"]).refused(2, &words);
+    let auto = run(&[&"--vram=auto"]).succeeded();
+    assert!(words.iter().all(|words| auto.stderr.contains(words)), "{auto:?}");
+    assert_eq!(auto.stdout, run(&[]).succeeded().stdout);
+}
+
+#[cfg(feature = "gpu")]
+#[test]
+fn a_device_changes_no_bit() {
+    if !has_device() {
+        let words = ["OpenCL", "the CPU"];
+        run(&[&"--vram=64MiB"]).refused(2, &words);
+        let auto = run(&[&"--vram=auto"]).succeeded();
+        assert!(auto.stderr.contains("experts stay on the CPU: "), "{auto:?}");
+        return;
+    }
+    let temp = tempfile::tempdir().unwrap();
+    let certificate = temp.path().join("certificate");
+    let alone = json(run(&[&"--ram=1GiB", &"--json", &"--certify", &certificate]));
+    assert_eq!(alone["metrics"]["cost"]["generation"].get("vram"), None);
+    let with = json(run(&[&"--ram=1GiB", &"--json", &"--vram=16MiB"]));
+    assert_eq!(with["text"], alone["text"]);
+    let of = |part: &str, key: &str| with["metrics"]["cost"][part]["vram"][key].clone();
+    let [held, slots, bytes, limit] =
+        ["held", "slots", "bytes", "limit"].map(|key| of("generation", key).as_u64().unwrap());
+    assert!(held <= slots && slots > 0 && bytes <= limit && limit <= 16 << 20, "{with}");
+    // At least one expert is tried.
+    for key in ["copies", "hits"] {
+        let both = ["prompt", "generation"].map(|part| of(part, key).as_u64().unwrap());
+        assert!(both.iter().sum::<u64>() > 0, "{with}");
+    }
+    assert!(of("generation", "failure").is_null(), "{with}");
+    let peak = with["metrics"]["peak_rss_bytes"].as_u64().unwrap();
+    assert!(peak <= 1 << 30, "{peak}");
+    // Every bit of its logits, and every route.
+    let certify: [&dyn AsRef<OsStr>; 5] =
+        [&"certify", &certificate, &tales(), &"--ram=1GiB", &"--vram=16MiB"];
+    sws(&certify).succeeded();
+    let verbose = run(&[&"--ram=1GiB", &"--vram=16MiB", &"-v"]).succeeded();
+    assert!(verbose.stderr.contains("\nvram       "), "{verbose:?}");
+}
+
+/// A device without memory of its own gains nothing, unless its size is named.
+#[cfg(feature = "gpu")]
+#[test]
+fn sizes_that_cannot_be_had_are_refused_by_name() {
+    if !has_device() {
+        return;
+    }
+    run(&[&"--vram=4096GiB"]).refused(2, &["the device `", "--vram asks for"]);
+    run(&[&"--vram=1MiB"]).refused(2, &["the limit of 1048576 bytes for `"]);
+    run(&[&"--vram=64MiB", &"--activations=int8"]).refused(2, &["rounded to eight bits"]);
+    let dense = golden_dir("llama");
+    let args: [&dyn AsRef<OsStr>; 6] =
+        [&"run", &dense, &"--tokens=1", &"-n1", &"--json", &"--vram=64MiB"];
+    sws(&args).refused(2, &["no experts", "leave out --vram"]);
+}
