@@ -90,6 +90,12 @@ impl RunRecorder {
         if count == 0 {
             bail!("a {} model has no experts whose choice could be recorded", spec.model_type);
         }
+        if spec.looped.is_some() {
+            bail!(
+                "a {} model visits layers several times for a token, which a trace cannot tell apart; `sws forward --routes` writes the experts of every visit",
+                spec.published_type()
+            );
+        }
         let mut file = AtomicFile::create_apart(path)?;
         file.write(&[b' '; HEADER])?;
         let layers = spec.layers.len();

@@ -83,7 +83,8 @@ impl ModelSpec {
         self.layer_inputs.map_or(0, |inputs| inputs.width * self.layers.len())
     }
 
-    /// The reads of a layer, in order.
+    /// The reads of a layer, in order; of one that a pass visits several times, those of a later
+    /// visit.
     ///
     /// # Panics
     ///
@@ -111,6 +112,12 @@ impl ModelSpec {
         }
         reads.extend(self.layers[layer].reads(self, layer));
         reads
+    }
+
+    /// The layer of a [visit](Self::visits), and its reads, in order.
+    pub fn reads_of(&self, visit: usize) -> (usize, Vec<ReadStep>) {
+        let layer = self.layer_of(visit);
+        (layer, self.reads(layer))
     }
 
     /// Calls `visit` with every piece that a pass requests and its tensors, in order, up to an

@@ -6,6 +6,7 @@ mod experts;
 mod ffn;
 mod inputs;
 mod latent;
+mod looped;
 mod ngrams;
 mod recurrent;
 
@@ -25,6 +26,7 @@ pub use experts::{
 pub use ffn::{GateUp, MlpSpec, SharedSpec};
 pub use inputs::LayerInputs;
 pub use latent::{IndexerSpec, LatentGates, LatentSpec, SparseSpec};
+pub use looped::LoopSpec;
 pub use ngrams::{NgramNumbers, NgramSpec};
 pub(crate) use recurrent::RecurrentSize;
 pub use recurrent::{ConvSpec, DeltaInputs, DeltaSpec, StateSpaceSpec};
@@ -50,6 +52,8 @@ pub struct ModelSpec {
     pub learned_angles: bool,
     /// The layers, first to last.
     pub layers: Vec<LayerSpec>,
+    /// Layers that a pass visits several times; `None` if it visits each once.
+    pub looped: Option<LoopSpec>,
     /// The residual streams that form the hidden state of a token; `None` if there is only one.
     /// Each begins as the embedding. Every branch reads a mix of the streams, and is added to each
     /// of them.

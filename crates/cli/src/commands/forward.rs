@@ -94,7 +94,7 @@ struct Shapes {
 
 impl Shapes {
     fn of(spec: &ModelSpec, tokens: usize) -> Shapes {
-        let layers = spec.moes().count();
+        let layers = spec.routings().count();
         let experts = spec.moes().map(|moe| moe.experts).max().unwrap_or(0);
         Shapes { tokens, vocab: spec.vocab, layers, experts, top_k: spec.max_top_k() }
     }
@@ -123,7 +123,7 @@ fn moe_layers(spec: &ModelSpec) -> Vec<Option<usize>> {
         count += 1;
         Some(count - 1)
     };
-    spec.layers.iter().map(number).collect()
+    spec.in_order().map(number).collect()
 }
 
 /// Observer that collects the logits and routes of a pass.

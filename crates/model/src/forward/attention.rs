@@ -195,7 +195,7 @@ fn attend_rows(
         sinks: spec.sinks.then(|| weights.vector(context.id(), Role::Sinks)),
     };
     for span in context.spans {
-        let cache = sequences[span.sequence].layers[spec.keys_of(context.layer)].kv();
+        let cache = sequences[span.sequence].layer(spec.keys_of(context.layer)).kv();
         for start in (0..span.tokens).step_by(cache.chunk) {
             let tokens = cache.chunk.min(span.tokens - start);
             let chunk = part(span, start, tokens);
