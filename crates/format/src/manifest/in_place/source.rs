@@ -147,6 +147,12 @@ impl<'a> CheckpointTensors<'a> {
             return misfit(&other);
         }
         let third = with("_scale_2").or_else(|| with("_global_scale"));
+        if let (None, Some(divisor)) = (third, with("_outer_scale_denominator")) {
+            let name = name.to_owned();
+            let divisor = &divisor.tensor.name;
+            let reason = format!("whose scales are divided by `{divisor}`, which is not supported");
+            return CodesForm::Misfit { name, shape, reason };
+        }
         let encoding = encoding(codes.tensor, &shape, scales.tensor, third.map(|t| t.tensor));
         let fits = |of: &Encoding| !self.blocks || !is_fp8_without_blocks(*of);
         let Some(encoding) = encoding.filter(fits) else { return misfit(&scales) };
