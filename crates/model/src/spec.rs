@@ -258,10 +258,17 @@ impl ModelSpec {
         self.states() * self.hidden
     }
 
-    /// Number of streams of a token, or of its state and the kept states; otherwise 1.
+    /// Number of streams of a token, or of its state, the kept states and those of an earlier round;
+    /// otherwise 1.
     pub fn states(&self) -> usize {
-        let kept = self.kept.map_or(0, |kept| self.layers.len().div_ceil(kept.every));
-        self.streams.map_or(1 + kept, |streams| streams.count)
+        let kept = self.kept_before(self.layers.len());
+        let earlier = self.looped.map_or(0, |of| self.kept_in(of));
+        self.streams.map_or(1 + kept + earlier, |streams| streams.count)
+    }
+
+    /// Number of states kept before a layer.
+    pub(crate) fn kept_before(&self, layer: usize) -> usize {
+        self.kept.map_or(0, |kept| layer.div_ceil(kept.every))
     }
 
     /// Number of elements in the latents of stream gates, if branches read streams through gates.

@@ -16,6 +16,7 @@ mod judging;
 mod kept;
 mod latent;
 mod linear;
+mod messages;
 mod mix;
 mod mixer;
 mod mlp;
@@ -239,7 +240,9 @@ impl ForwardPass {
         if l == 0 {
             self.layer_inputs(state, source)?;
             self.learn_angles(state, source)?;
+            self.learn_messages(state, source)?;
         }
+        self.begin_visit(visit, state);
         self.mix(l, state, source)?;
         if let Some(moe) = self.spec.layers[l].moe() {
             self.route(moe, state);

@@ -53,6 +53,11 @@ impl ModelSpec {
         (0..self.visits()).map(|visit| &self.layers[self.layer_of(visit)])
     }
 
+    /// Number of states kept in a round of these layers.
+    pub(crate) fn kept_in(&self, of: LoopSpec) -> usize {
+        self.kept_before(of.end) - self.kept_before(of.first)
+    }
+
     /// The mixtures of experts in the order of a pass.
     pub fn routings(&self) -> impl Iterator<Item = &MoeSpec> {
         self.in_order().filter_map(LayerSpec::moe)
@@ -62,5 +67,10 @@ impl ModelSpec {
     pub fn times(&self, layer: usize) -> usize {
         let again = self.looped.filter(|of| (of.first..of.end).contains(&layer));
         again.map_or(1, |of| of.rounds)
+    }
+
+    /// The layers that a pass visits several times, if this is a visit in a later round.
+    pub(crate) fn round_of(&self, visit: usize) -> Option<LoopSpec> {
+        self.looped.filter(|of| (of.end..of.end + of.more()).contains(&visit))
     }
 }

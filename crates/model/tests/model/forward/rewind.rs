@@ -13,9 +13,10 @@ use crate::forward::support::Fixture;
 /// latents, the next five recurrent layers, and in the next one layers share the positions that
 /// another has selected. Then there are aligned windows, and values shorter than keys. The next two
 /// have several streams, and entries of pooled positions; then the sum of experts waits for the next
-/// layer, and groups of positions are selected. Inkling has convolutions beside keys and values. The
+/// layer, and groups of positions are selected. Inkling has convolutions beside keys and values, and
+/// layers visited several times. The
 /// two of Kimi K3 keep earlier states; the last two look up rows by the tokens before.
-const VARIANTS: [&str; 30] = [
+const VARIANTS: [&str; 32] = [
     "mixtral_sharded",
     "mixtral_swa",
     "qwen2_moe_swa",
@@ -38,6 +39,8 @@ const VARIANTS: [&str; 30] = [
     "hy_v4",
     "inkling",
     "inkling2",
+    "inkling2_loop",
+    "inkling2_loop_text",
     "inkling2_text",
     "kimi_k3",
     "kimi_k3_otherwise",
