@@ -92,7 +92,7 @@ impl RunRecorder {
         }
         if spec.looped.is_some() {
             bail!(
-                "a {} model visits layers several times for a token, which a trace cannot tell apart; `sws forward --routes` writes the experts of every visit",
+                "a model of the type {} visits layers several times for a token, which a trace cannot tell apart; `sws forward --routes` writes the experts of every visit",
                 spec.published_type()
             );
         }
