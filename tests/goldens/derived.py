@@ -27,6 +27,7 @@ for config, model in (
     (transformers.Qwen4ExpConfig, transformers.Qwen4ExpForConditionalGeneration),
     (transformers.InklingConfig, transformers.InklingForConditionalGeneration),
     (transformers.Inkling2Config, transformers.Inkling2ForConditionalGeneration),
+    (transformers.Inkling2LoopConfig, transformers.Inkling2LoopForConditionalGeneration),
     (transformers.Glm5NextConfig, transformers.Glm5NextForConditionalGeneration),
     (transformers.MiniMaxM3VLConfig, transformers.MiniMaxM3SparseForConditionalGeneration),
 ):
@@ -66,6 +67,9 @@ def drawn_as(variant: Variant, name: str, shape: tuple[int, ...]) -> Tensor:
     if re.search(r"attn_res\.|static_w$", name):
         # Queries for mixes of states, and weights of convolutions by tap.
         return Tensor(shape, 0.5 if name.endswith("static_w") else 1.5, f32=f32)
+    if re.search(r"middle_cycle|controllers\.", name):
+        # Messages between rounds, which rounds would amplify.
+        return Tensor(shape, 0.7 if "middle" in name else 0.35 / shape[-1] ** 0.5, f32=f32)
     if name.endswith(("layer_scalar", "per_expert_scale", "router.scale", "global_scale", "l2_clip.scale")):
         return Tensor(shape, 0.2, mean=1.0, f32=f32)
     if name.endswith("A_log"):

@@ -31,7 +31,7 @@ from latents import LATENTS
 from ling import LING
 from long import long_text
 from ngrams import NGRAMS
-from patched import layers_of, readable
+from patched import depth, layers_of, readable, visits_of
 from quantised import quantised
 from recurrent import RECURRENT
 from specified import SPECIFIED, compare, is_specified, load_specified
@@ -180,7 +180,7 @@ def measure(variant: Variant, checkpoint: Path, prompt: torch.Tensor) -> tuple[d
     """Runs the checkpoint in float32, refuses weights that would make a poor test, and returns goldens and facts."""
     config = json.loads((checkpoint / "config.json").read_text())
     model = load(checkpoint)
-    layers = [layers_of(model, name) for name, _ in routers(model)]
+    layers = visits_of(model, [layers_of(model, name) for name, _ in routers(model)])
 
     with routers_watched(model) as routed, indexers_watched(model) as selected:
         logits = forward(model, prompt)
@@ -216,7 +216,8 @@ def measure(variant: Variant, checkpoint: Path, prompt: torch.Tensor) -> tuple[d
     disagreement = (cached - all_logits[len(prompt) - 1 :]).abs().max().item()
     for chunk in (1, 7):
         disagreement = max(disagreement, (in_chunks(model, whole, chunk) - all_logits).abs().max().item())
-    if disagreement > AGREEMENT * scale:
+    # Layers that are visited several times pass errors of rounding on as often.
+    if disagreement > AGREEMENT * scale * depth(model):
         raise SystemExit(f"{variant.name}: logits with a cache differ by {disagreement:.1e} from those without")
 
     effects = (control_effect(checkpoint, config, control, prompt, logits) for control in variant.controls)

@@ -1,8 +1,10 @@
-"""Tiny checkpoints of Inkling and Inkling 2: biases of attention by distance, convolutions behind keys, values and branches, shared experts in the
+"""Tiny checkpoints of Inkling and Inkling 2, looped too: biases of attention by distance, convolutions behind keys, values and branches, shared experts in the
 softmax of the router."""
 
 from grouped import variant
 from variants import Config, Variant
+
+LOOPED_F32 = (r"_sconv\.weight$", r"mlp\.gate\.", r"attn_res\.", r"(gain|forget)_weight$", r"middle_cycle")
 
 TEXT: Config = {
     "bos_token_id": 1,
@@ -192,7 +194,57 @@ TEXT2_ALONE: Config = {
     "vocab_size": 113,
 }
 
+# Layers that a token visits twice, the last ones. Two states are kept in a round. There are few experts, as a choice that is close
+# rules out a seed, and ten visits choose.
+LOOPED: Config = INKLING2 | {
+    "architectures": ["Inkling2LoopForConditionalGeneration"],
+    "model_type": "inkling2_loop",
+    "text_config": TEXT2
+    | {
+        "layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding", "hybrid", "hybrid", "hybrid_sliding"],
+        "loop_gate_rank": 6,
+        "loop_layer_index_end": 6,
+        "loop_layer_index_start": 2,
+        "loop_num_passes": 2,
+        "model_type": "inkling2_loop_text",
+        "n_routed_experts": 3,
+        "num_hidden_layers": 6,
+    },
+}
+# A text model alone, in other spellings, whose layers in the middle are visited three times, with a state kept in each.
+LOOPED_ALONE: Config = TEXT2_ALONE | {
+    "architectures": ["Inkling2LoopForCausalLM"],
+    "layer_types": ["hybrid", "hybrid_sliding", "hybrid", "hybrid_sliding"],
+    "loop_config": {"core_end": 3, "core_start": 1, "gate_rank": 4, "num_passes": 3},
+    "model_type": "inkling2_loop_text",
+    "n_routed_experts": 3,
+    "num_hidden_layers": 4,
+}
+
 INKLINGS: list[Variant] = [
+    variant(
+        "inkling2_loop",
+        "the text of a model that sees images: layers visited twice, the second time with messages of the first",
+        LOOPED,
+        controls=[
+            {"text_config": {"loop_num_passes": 1}},
+            {"text_config": {"n_layers_per_attn_res_block": 1}},
+            {"text_config": {"rms_norm_eps": 1e-1}},
+        ],
+        f32=LOOPED_F32,
+        norm_mean=1.0,
+        router_std=1.2,
+        tokens=32,
+    ),
+    variant(
+        "inkling2_loop_text",
+        "a text model alone: layers in the middle are visited three times, in the spelling of its makers",
+        LOOPED_ALONE,
+        controls=[{"loop_config": {"core_end": 3, "core_start": 1, "gate_rank": 4, "num_passes": 2}}, {"log_scaling_alpha": 0.1}],
+        f32=LOOPED_F32,
+        router_std=1.2,
+        tokens=32,
+    ),
     variant(
         "inkling2",
         "the text of a model that sees images: mixes of normed states, queries, keys and values that read one each, limited lengths, "

@@ -193,5 +193,17 @@ def layers_of(model: Any, name: str) -> int:
     return 2 * number if model.config.model_type == "longcat_flash" else number
 
 
+def depth(model: Any) -> float:
+    """Visits of a layer in a pass, on average: more than one where some are visited several times."""
+    config = model.config.get_text_config()
+    return getattr(config, "total_num_hidden_layers", config.num_hidden_layers) / config.num_hidden_layers
+
+
+def visits_of(model: Any, layers: list[int]) -> list[int]:
+    """The numbers of the layers that route; where layers are visited several times, those of all visits."""
+    config = model.config.get_text_config()
+    return list(range(config.total_num_hidden_layers)) if hasattr(config, "total_num_hidden_layers") else layers
+
+
 longcat.LongcatFlashExperts.__init__ = with_real_experts(longcat.LongcatFlashExperts.__init__)
 ling.BailingHybridAttention.__init__ = with_latent_queries(ling.BailingHybridAttention.__init__)

@@ -99,6 +99,12 @@ impl RunRecorder {
         if places.iter().flatten().count() == 0 {
             bail!("a {} model has no experts whose choice could be recorded", spec.model_type);
         }
+        if spec.looped.is_some() {
+            bail!(
+                "a model of the type {} visits layers several times for a token, which a trace cannot tell apart; `sws forward --routes` writes the experts of every visit",
+                spec.published_type()
+            );
+        }
         let mut file = AtomicFile::create_apart(path)?;
         file.write(&[b' '; HEADER])?;
         let states = match hidden {
@@ -176,8 +182,8 @@ impl RunRecorder {
 /// Index of each layer among those with experts; `None` for the others.
 pub(crate) fn moe_layers(spec: &ModelSpec) -> Vec<Option<usize>> {
     let mut count = 0;
-    let mut places = Vec::with_capacity(spec.layers.len());
-    for layer in &spec.layers {
+    let mut places = Vec::new();
+    for layer in spec.in_order() {
         let has_experts = layer.moe().is_some();
         places.push(has_experts.then_some(count));
         count += usize::from(has_experts);

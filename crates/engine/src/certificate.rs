@@ -329,7 +329,7 @@ impl Certificate {
 /// Observes the generation of an answer, and adds the routes and logits of each step to the chain.
 #[derive(Clone, Debug)]
 pub struct Witness {
-    /// Index of each layer among those with experts.
+    /// Index of each visit of a layer among those with experts.
     places: Vec<Option<usize>>,
     top_k: usize,
     /// Number of experts of a token in all layers.
@@ -350,7 +350,7 @@ impl Witness {
             layers += usize::from(moe);
             moe.then(|| layers - 1)
         };
-        let places = spec.layers.iter().map(|l| place(l.moe().is_some())).collect();
+        let places = spec.in_order().map(|l| place(l.moe().is_some())).collect();
         let bytes: Vec<u8> = prompt.iter().flat_map(|token| token.to_le_bytes()).collect();
         let top_k = spec.max_top_k();
         Witness {

@@ -5,13 +5,13 @@
 use crate::config::{ConfigEntry, ConfigError, ConfigMap, FamilyConfig};
 use crate::spellings::{
     CONTEXT_OF_INKLING2, DENSE_OF_LONGCAT, DIVISOR_OF_LOGITS, EPS_OF_MIMO, EXPERT_OF_LONGCAT,
-    EXPERTS, FACTOR_OF_INKLING2, GROUPS, PATTERN, RENORMALISE, TAPS_OF_INKLING, TAPS_OF_LING,
-    TOP_K, WIDTH_OF_INKLING2, WINDOW_OF_INKLING,
+    EXPERTS, FACTOR_OF_INKLING2, GROUPS, LOOP_OF_INKLING2, PATTERN, RENORMALISE, TAPS_OF_INKLING,
+    TAPS_OF_LING, TOP_K, WIDTH_OF_INKLING2, WINDOW_OF_INKLING,
 };
 
 /// Names of one entry, and the families in which they are; all, if none is named. A name
 /// `object.entry` is that of an entry of an object.
-const ALL: [(&[&str], &[&str]); 20] = [
+const ALL: [(&[&str], &[&str]); 24] = [
     (&[], &EXPERTS),
     (&[], &TOP_K),
     (&[], &GROUPS),
@@ -20,9 +20,13 @@ const ALL: [(&[&str], &[&str]); 20] = [
     (&["gemma3_text"], &PATTERN),
     (INKLING, &TAPS_OF_INKLING),
     (INKLING, &WINDOW_OF_INKLING),
-    (&["inkling2_text"], &CONTEXT_OF_INKLING2),
-    (&["inkling2_text"], &FACTOR_OF_INKLING2),
-    (&["inkling2_text"], &WIDTH_OF_INKLING2),
+    (INKLING2, &CONTEXT_OF_INKLING2),
+    (INKLING2, &FACTOR_OF_INKLING2),
+    (INKLING2, &WIDTH_OF_INKLING2),
+    (LOOP, &LOOP_OF_INKLING2[0]),
+    (LOOP, &LOOP_OF_INKLING2[1]),
+    (LOOP, &LOOP_OF_INKLING2[2]),
+    (LOOP, &LOOP_OF_INKLING2[3]),
     (&["inkling_text"], &DIVISOR_OF_LOGITS),
     (&["longcat_flash"], &DENSE_OF_LONGCAT),
     (&["longcat_flash"], &EXPERT_OF_LONGCAT),
@@ -34,7 +38,9 @@ const ALL: [(&[&str], &[&str]); 20] = [
     (M3, &["sparse_attention_config.sparse_local_block", "index_local_blocks"]),
 ];
 
-const INKLING: &[&str] = &["inkling_text", "inkling2_text"];
+const INKLING: &[&str] = &["inkling_text", "inkling2_text", "inkling2_loop_text"];
+const INKLING2: &[&str] = &["inkling2_text", "inkling2_loop_text"];
+const LOOP: &[&str] = &["inkling2_loop_text"];
 const M3: &[&str] = &["minimax_m3_vl_text"];
 
 /// Refuses a configuration that gives one entry two values, under two names.

@@ -81,9 +81,9 @@ pub use spec::{
     AddedConv, AttentionExtras, AttentionGate, AttentionSpec, BlocksSpec, CompressedSpec, ConvSpec,
     DeltaInputs, DeltaSpec, DistanceSpec, ExpertGroups, Ffn, GateUp, GroupMeasure, HeadSpec,
     IndexerSpec, KeptStates, KeyValues, LatentGates, LatentNorm, LatentSpec, LayerInputs,
-    LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, NgramNumbers, NgramSpec, Norm, NormGates,
-    PoolIndexer, PoolSpec, QkNorm, RankedRouter, Renormalise, Residual, Router, RouterScores,
-    SharedSpec, SparseSpec, StateSpaceSpec, StreamReads, Temperature,
+    LayerSpec, LoopSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, NgramNumbers, NgramSpec, Norm,
+    NormGates, PoolIndexer, PoolSpec, QkNorm, RankedRouter, Renormalise, Residual, Router,
+    RouterScores, SharedSpec, SparseSpec, StateSpaceSpec, StreamReads, Temperature,
 };
 pub use state::{ForwardState, SavedState};
 pub use unused::{LeftOut, Unused, UnusedPart};

@@ -7,6 +7,9 @@ use crate::routed::{Routed, SourceError};
 /// Follows a pass. The owner of the layer loop notifies every observer of each event; an error ends
 /// the pass.
 ///
+/// Layers have the numbers of their [visits](crate::ModelSpec::visits): a layer that a pass visits
+/// several times has several. A [`PassSource`](crate::PassSource) gets those of the layers.
+///
 /// A layer that is computed ahead, and again later, is reported once. Only a
 /// [`PassSource`](crate::PassSource) is notified both times.
 pub trait Observer: Send {

@@ -5,6 +5,7 @@
 
 mod attention;
 mod compressed;
+mod messages;
 mod recurrent;
 mod streams;
 
@@ -18,6 +19,7 @@ use crate::spec::{
 use attention::{attention, latent};
 use compressed::compressed;
 pub(crate) use compressed::{INDEX_POOL_ROLES, POOL_ROLES};
+pub(crate) use messages::Receiver;
 use recurrent::{conv, delta, state_space};
 pub(crate) use streams::{Branch, Site};
 
@@ -83,7 +85,8 @@ impl ModelSpec {
         self.layer_inputs.map_or(0, |inputs| inputs.width * self.layers.len())
     }
 
-    /// The reads of a layer, in order.
+    /// The reads of a layer, in order; of one that a pass visits several times, those of a later
+    /// visit.
     ///
     /// # Panics
     ///
@@ -109,8 +112,21 @@ impl ModelSpec {
             let pairs = self.ropes.first().map_or(0, |rope| rope.inv_freq.len());
             reads.push(ReadStep::Tensor(PieceKind::Norms, TensorSpec::vector(Role::Angles, pairs)));
         }
+        if let Some(of) = self.looped.filter(|_| layer == 0) {
+            reads.extend(messages::rows(of, self.hidden));
+        }
         reads.extend(self.layers[layer].reads(self, layer));
         reads
+    }
+
+    /// The layer of a [visit](Self::visits), and its reads, in order.
+    pub fn reads_of(&self, visit: usize) -> (usize, Vec<ReadStep>) {
+        let layer = self.layer_of(visit);
+        let mut reads = self.reads(layer);
+        if self.round_of(visit).is_none() {
+            reads.retain(|read| !messages::is_of_message(read));
+        }
+        (layer, reads)
     }
 
     /// Calls `visit` with every piece that a pass requests and its tensors, in order, up to an
@@ -260,8 +276,13 @@ impl LayerSpec {
             let roles = [Some(role), self.norm.has_bias().then_some(bias)];
             roles.into_iter().flatten().map(|role| TensorSpec::vector(role, hidden)).collect()
         };
+        let messages = model.looped.filter(|of| (of.first..of.end).contains(&layer));
+        let message = |to: Receiver| messages.map_or(Vec::new(), |of| to.reads(of.rank, hidden));
         read(PieceKind::Attention, ngrams(self, model));
         read(Site::Mixer.piece(), branch(Site::Mixer).reads());
+        for to in [Receiver::Query, Receiver::Key, Receiver::Value] {
+            read(PieceKind::Attention, message(to));
+        }
         // Mean streams are normed already.
         let normed = model.stream_gates().is_none();
         if self.mixer != Mixer::None && normed {
@@ -296,6 +317,7 @@ impl LayerSpec {
             read(PieceKind::Norms, norm(Role::MixerShares));
         }
         read(Site::Ffn.piece(), branch(Site::Ffn).reads());
+        read(Site::Ffn.piece(), message(Receiver::Ffn));
         let split = self.residual.split && self.moe().is_some();
         if !self.residual.parallel && !split && self.ffn != Ffn::None && normed {
             read(PieceKind::Norms, with_bias(Role::FfnNorm, Role::FfnNormBias));

@@ -11,8 +11,11 @@ pub(crate) fn outside(role: Role) -> (PieceId, bool) {
         Role::Embedding => (PieceId::EMBED, true),
         Role::Table => (PieceId::table(0, 0), true),
         Role::LayerInputs => (PieceId::new(0, PieceKind::LayerInput), true),
-        Role::EmbeddingNorm | Role::Angles => (PieceId::new(0, PieceKind::Norms), false),
-        Role::LayerInputsNorm => (PieceId::new(0, PieceKind::Norms), false),
+        Role::EmbeddingNorm
+        | Role::Angles
+        | Role::LayerInputsNorm
+        | Role::Messages
+        | Role::KvMessages => (PieceId::new(0, PieceKind::Norms), false),
         _ => (PieceId::FINAL_NORM, false),
     }
 }

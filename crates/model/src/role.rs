@@ -73,6 +73,21 @@ roles! {
     MixerMixNorm: VECTOR,
     /// The row that computes these logits; three where keys and values have inputs of their own.
     MixerMix: VECTOR,
+    /// The rows that compute the logits of messages of earlier rounds to queries and to feed-forward
+    /// blocks, two for each layer, and those to keys and to values, stored with the norms of the first
+    /// layer.
+    Messages: VECTOR,
+    KvMessages: VECTOR,
+    /// Matrices to the latent of the gates of state and message, and from it to the gates.
+    QueryMessageDown: MATRIX,
+    QueryMessageForget: MATRIX,
+    QueryMessageGain: MATRIX,
+    KeyMessageDown: MATRIX,
+    KeyMessageForget: MATRIX,
+    KeyMessageGain: MATRIX,
+    ValueMessageDown: MATRIX,
+    ValueMessageForget: MATRIX,
+    ValueMessageGain: MATRIX,
     /// The norm before the mixer.
     MixerNorm: VECTOR,
     MixerNormBias: VECTOR,
@@ -204,6 +219,9 @@ roles! {
     /// The norm of kept states, and the row of their mix, for the feed-forward block.
     FfnMixNorm: VECTOR,
     FfnMix: VECTOR,
+    FfnMessageDown: MATRIX,
+    FfnMessageForget: MATRIX,
+    FfnMessageGain: MATRIX,
     FfnStreamsUp: MATRIX,
     /// The norm before the feed-forward block.
     FfnNorm: VECTOR,

@@ -279,14 +279,16 @@ impl<S: PassSource> Sequences<S> {
         model.begin(state, batch, source)?;
         notify(source, observer, |o| o.pass_begins(state.pass()))?;
         let alone = state.pass().len() == 1;
-        for l in 0..model.spec().layers.len() {
-            attend(model, l, state, source, observer)?;
-            // Running ahead is for single tokens: a prompt needs most experts anyway.
-            let may = alone && model.spec().layers[l].moe().is_some();
-            if may && source.run_ahead(RunAhead::From(l))? {
-                run_ahead(model, l, state, source)?;
+        let spec = model.spec();
+        for visit in 0..spec.visits() {
+            attend(model, visit, state, source, observer)?;
+            // Running ahead is for single tokens: a prompt needs most experts anyway. It tells layers
+            // ahead by their numbers, which rise only where each layer is visited once.
+            let may = alone && spec.looped.is_none() && spec.layers[visit].moe().is_some();
+            if may && source.run_ahead(RunAhead::From(visit))? {
+                run_ahead(model, visit, state, source)?;
             }
-            model.finish(l, state, source)?;
+            model.finish(visit, state, source)?;
         }
         Ok(())
     }
@@ -372,25 +374,40 @@ fn notify(
     moment(observer)
 }
 
+/// Notifies the source of a moment in a layer, then the observer of the same in a visit.
+fn notify_of(
+    (layer, visit): (usize, usize),
+    source: &mut dyn PassSource,
+    observer: &mut dyn Observer,
+    mut moment: impl FnMut(&mut dyn Observer, usize) -> Result<(), SourceError>,
+) -> Result<(), SourceError> {
+    moment(source, layer)?;
+    moment(observer, visit)
+}
+
 /// Runs a layer up to its experts.
 fn attend(
     model: &ForwardPass,
-    l: usize,
+    visit: usize,
     state: &mut ForwardState,
     source: &mut dyn PassSource,
     observer: &mut dyn Observer,
 ) -> Result<(), ForwardError> {
-    notify(source, observer, |o| o.layer_begins(state.pass(), l, state.hidden()))?;
-    model.attend(l, state, source)?;
-    let routes = model.spec().layers[l].moe().is_some();
+    let layer = model.spec().layer_of(visit);
+    let at = (layer, visit);
+    notify_of(at, source, observer, |o, l| o.layer_begins(state.pass(), l, state.hidden()))?;
+    model.attend(visit, state, source)?;
+    let routes = model.spec().layers[layer].moe().is_some();
     if routes {
-        notify(source, observer, |o| o.routing(state.pass(), l, state.hidden()))?;
-        notify(source, observer, |o| o.routed(state.pass(), l, state.routed()))?;
+        notify_of(at, source, observer, |o, l| o.routing(state.pass(), l, state.hidden()))?;
+        notify_of(at, source, observer, |o, l| o.routed(state.pass(), l, state.routed()))?;
     }
-    model.share(l, state, source)?;
+    model.share(visit, state, source)?;
     if routes {
-        let shared = model.shared(l, state);
-        notify(source, observer, |o| o.attended(state.pass(), l, state.hidden(), shared))?;
+        let shared = model.shared(visit, state);
+        notify_of(at, source, observer, |o, l| {
+            o.attended(state.pass(), l, state.hidden(), shared)
+        })?;
     }
     Ok(())
 }

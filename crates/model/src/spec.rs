@@ -6,6 +6,7 @@ mod experts;
 mod ffn;
 mod inputs;
 mod latent;
+mod looped;
 mod ngrams;
 mod recurrent;
 
@@ -25,6 +26,7 @@ pub use experts::{
 pub use ffn::{GateUp, MlpSpec, SharedSpec};
 pub use inputs::LayerInputs;
 pub use latent::{IndexerSpec, LatentGates, LatentSpec, SparseSpec};
+pub use looped::LoopSpec;
 pub use ngrams::{NgramNumbers, NgramSpec};
 pub(crate) use recurrent::RecurrentSize;
 pub use recurrent::{ConvSpec, DeltaInputs, DeltaSpec, StateSpaceSpec};
@@ -50,6 +52,8 @@ pub struct ModelSpec {
     pub learned_angles: bool,
     /// The layers, first to last.
     pub layers: Vec<LayerSpec>,
+    /// Layers that a pass visits several times; `None` if it visits each once.
+    pub looped: Option<LoopSpec>,
     /// The residual streams that form the hidden state of a token; `None` if there is only one.
     /// Each begins as the embedding. Every branch reads a mix of the streams, and is added to each
     /// of them.
@@ -254,10 +258,17 @@ impl ModelSpec {
         self.states() * self.hidden
     }
 
-    /// Number of streams of a token, or of its state and the kept states; otherwise 1.
+    /// Number of streams of a token, or of its state, the kept states and those of an earlier round;
+    /// otherwise 1.
     pub fn states(&self) -> usize {
-        let kept = self.kept.map_or(0, |kept| self.layers.len().div_ceil(kept.every));
-        self.streams.map_or(1 + kept, |streams| streams.count)
+        let kept = self.kept_before(self.layers.len());
+        let earlier = self.looped.map_or(0, |of| self.kept_in(of));
+        self.streams.map_or(1 + kept + earlier, |streams| streams.count)
+    }
+
+    /// Number of states kept before a layer.
+    pub(crate) fn kept_before(&self, layer: usize) -> usize {
+        self.kept.map_or(0, |kept| layer.div_ceil(kept.every))
     }
 
     /// Number of elements in the latents of stream gates, if branches read streams through gates.

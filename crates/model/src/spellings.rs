@@ -34,6 +34,7 @@ pub(crate) fn experts_of(model_type: &str) -> &'static str {
         | "glm5_next_text"
         | "glm_moe_dsa"
         | "hy_v4"
+        | "inkling2_loop_text"
         | "inkling2_text"
         | "inkling_text"
         | "kimi_k2"
@@ -74,6 +75,14 @@ pub(crate) const TAPS_OF_INKLING: [&str; 2] = ["conv_kernel_size", "sconv_kernel
 pub(crate) const WIDTH_OF_INKLING2: [&str; 2] = ["moe_intermediate_size", "intermediate_size"];
 pub(crate) const FACTOR_OF_INKLING2: [&str; 2] = ["route_scale", "routed_scaling_factor"];
 pub(crate) const CONTEXT_OF_INKLING2: [&str; 2] = ["max_position_embeddings", "model_max_length"];
+
+/// The layers of Inkling 2 that a pass visits several times, and how often.
+pub(crate) const LOOP_OF_INKLING2: [[&str; 2]; 4] = [
+    ["loop_config.core_start", "loop_layer_index_start"],
+    ["loop_config.core_end", "loop_layer_index_end"],
+    ["loop_config.num_passes", "loop_num_passes"],
+    ["loop_config.gate_rank", "loop_gate_rank"],
+];
 
 /// The window of Inkling, and the divisor of its logits.
 pub(crate) const WINDOW_OF_INKLING: [&str; 2] = ["sliding_window_size", "sliding_window"];

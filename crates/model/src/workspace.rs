@@ -26,6 +26,7 @@ pub(crate) struct Workspace {
     /// Per-layer inputs.
     pub(crate) inputs: InputWork,
     pub(crate) streams: StreamWork,
+    pub(crate) messages: MessageWork,
     /// The rows of n-grams of a layer: [tokens, elements].
     pub(crate) rows: Vec<f32>,
     pub(crate) attention: AttentionWork,
@@ -68,6 +69,39 @@ pub(crate) struct StreamWork {
     /// Weights of the streams for the branch that is added next: [tokens, weights].
     pub(crate) weights: Vec<f32>,
     pub(crate) gates: GateWork,
+}
+
+/// Working memory of messages between rounds.
+#[derive(Debug, Default)]
+pub(crate) struct MessageWork {
+    /// The number of the layer among those of the round, in a later round.
+    pub(crate) round: Option<usize>,
+    /// The rows that compute the logits of messages: to queries and to feed-forward blocks, and to
+    /// keys and to values.
+    pub(crate) rows: [Vec<f32>; 2],
+    /// The states that queries, keys and values read: [tokens, hidden].
+    pub(crate) states: [Vec<f32>; 3],
+    /// [tokens, hidden]
+    pub(crate) message: Vec<f32>,
+    /// State and message, normed: [tokens, 2, hidden].
+    pub(crate) both: Vec<f32>,
+    pub(crate) packed: PackedInput,
+    /// The latent of gates: [tokens, rank].
+    pub(crate) low: Vec<f32>,
+    pub(crate) of_low: PackedInput,
+    /// Gates of states, then those of messages: [2, tokens, hidden].
+    pub(crate) gates: Vec<f32>,
+}
+
+impl MessageWork {
+    fn bytes(&self) -> usize {
+        let MessageWork { round: _, rows, states, message, both, packed, low, of_low, gates } =
+            self;
+        let floats = rows.iter().chain(states).chain([message, both, low, gates]);
+        floats.map(Vec::capacity).sum::<usize>() * size_of::<f32>()
+            + packed.bytes()
+            + of_low.bytes()
+    }
 }
 
 /// Working memory of routers.
@@ -281,6 +315,7 @@ impl Workspace {
             + self.attention.blocks.bytes()
             + self.attention.compressed.bytes()
             + self.streams.gates.bytes()
+            + self.messages.bytes()
             + self.rows.capacity() * size_of::<f32>();
         bytes as u64
     }

@@ -17,7 +17,7 @@ pub(crate) struct Wrapper {
 /// A model whose published configuration has the entries of the language model beside the others.
 pub(crate) const DOTS3: &str = "dots3_note";
 
-pub(crate) const WRAPPERS: [Wrapper; 19] = [
+pub(crate) const WRAPPERS: [Wrapper; 20] = [
     Wrapper {
         model_type: "gemma3",
         prefix: "language_model.model.",
@@ -32,6 +32,12 @@ pub(crate) const WRAPPERS: [Wrapper; 19] = [
         prefix: "model.llm.",
         head: "",
         inner: Some("inkling2_text"),
+    },
+    Wrapper {
+        model_type: "inkling2_loop",
+        prefix: "model.llm.",
+        head: "",
+        inner: Some("inkling2_loop_text"),
     },
     Wrapper {
         model_type: "inkling_mm_model",

@@ -28,8 +28,8 @@ impl Recorder {
     /// Records routes, if the model has experts.
     pub(crate) fn with_routes(mut self, spec: &ModelSpec) -> Recorder {
         let mut layers = 0;
-        self.places = Vec::with_capacity(spec.layers.len());
-        for layer in &spec.layers {
+        self.places = Vec::with_capacity(spec.visits());
+        for layer in spec.in_order() {
             self.places.push(layer.moe().map(|_| layers));
             layers += usize::from(layer.moe().is_some());
         }

@@ -54,7 +54,7 @@ impl Certified {
         let spec = served.model.spec();
         let room = served.limit.saturating_sub(text.tokens.len());
         let new = text.generation.max_new_tokens.unwrap_or(room).min(room);
-        let routes = 4 * spec.moes().count() * spec.max_top_k();
+        let routes = 4 * spec.routings().count() * spec.max_top_k();
         let bytes = (text.tokens.len() + new).saturating_mul(routes + STEP);
         let most = certificate_bytes(app.config.limits.body);
         let permits = u32::try_from(bytes.div_ceil(CERTIFICATE_UNIT)).unwrap_or(u32::MAX);

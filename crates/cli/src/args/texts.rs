@@ -189,7 +189,8 @@ pub(crate) struct ChatArgs {
 ///
 /// Writes a safetensors file with `logits` [tokens, vocabulary] f32: row t predicts the token after
 /// token t. With --routes also `routes` [layers, tokens, k] u32: the experts chosen by the router
-/// of each layer with experts, first layer to last, most probable expert first.
+/// of each layer with experts, first layer to last, most probable expert first. A layer that is
+/// visited several times for a token comes as often.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Forward {
     #[command(flatten)]

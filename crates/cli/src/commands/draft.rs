@@ -38,7 +38,7 @@ impl DraftInput {
     fn open(args: &args::RecordedArgs) -> anyhow::Result<DraftInput> {
         let model = model::open(Some(&args.model))?;
         let shape = shape(model.spec()).ok_or_else(|| {
-            model.error("it has no experts, or its layers differ in them, so that no draft is possible; give a mixture of experts")
+            model.error("it has no experts, or its layers differ in them, or a token visits some several times, so that no draft is possible; give a mixture of experts")
         })?;
         let layers = model.spec().layers.len();
         let files = args.traces.iter().map(|path| RecordedStates::open(path, &shape, layers));

@@ -95,7 +95,7 @@ struct Shapes {
 
 impl Shapes {
     fn of(spec: &ModelSpec, tokens: usize) -> Shapes {
-        let layers = spec.moes().count();
+        let layers = spec.routings().count();
         let experts = spec.moes().map(|moe| moe.experts).max().unwrap_or(0);
         Shapes { tokens, vocab: spec.vocab, layers, experts, top_k: spec.max_top_k() }
     }

@@ -123,7 +123,7 @@ impl Fixture {
     }
 
     fn layers(&self) -> Vec<usize> {
-        let layers = self.spec.layers.iter().enumerate();
+        let layers = self.spec.in_order().enumerate();
         layers.filter(|(_, layer)| layer.moe().is_some()).map(|(l, _)| l).collect()
     }
 

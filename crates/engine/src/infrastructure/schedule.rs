@@ -151,8 +151,9 @@ impl StreamSchedule {
             schedule.blocks += streamed.blocks();
             Some(streamed)
         };
-        for layer in 0..spec.layers.len() {
-            for read in spec.reads(layer) {
+        for visit in 0..spec.visits() {
+            let (layer, reads) = spec.reads_of(visit);
+            for read in reads {
                 match read {
                     ReadStep::Tensor(kind, TensorSpec { role, .. }) => {
                         let id = PieceId::new(layer as u32, kind);
@@ -161,6 +162,12 @@ impl StreamSchedule {
                         }
                     }
                     ReadStep::Experts { count, tensors } if with_experts => {
+                        // Experts are the same in each visit of their layer.
+                        let first = PieceId::expert(layer as u32, 0);
+                        let count = match schedule.experts.contains_key(&first) {
+                            true => 0,
+                            false => count,
+                        };
                         for expert in 0..count as u32 {
                             let id = PieceId::expert(layer as u32, expert);
                             // Biases stream too: those of all experts together are not small.
@@ -257,22 +264,23 @@ impl StreamSchedule {
         self.routed = None;
     }
 
-    /// Moves to the first read of a matrix. Returns `None` if it is not streamed.
+    /// Moves to the next first read of a matrix. Returns `None` if it is not streamed.
     pub(crate) fn seek(&mut self, piece: PieceId, role: Role) -> Option<Streamed> {
         let is = |matrix: &Streamed| matrix.piece == piece && matrix.role == role;
         let (step, matrix, found) = match piece.kind() {
             PieceKind::Expert(_) => {
                 let found = *self.experts.get(&piece)?.iter().find(|&matrix| is(matrix))?;
                 let layer = piece.layer()? as usize;
-                let is_layer =
-                    |step: &ScheduleStep| matches!(step, ScheduleStep::Experts(l) if *l == layer);
-                let step = self.steps.iter().position(is_layer)?;
+                let is_layer = |step: &usize| match self.steps[*step] {
+                    ScheduleStep::Experts(of) => of == layer,
+                    ScheduleStep::Matrix(_) => false,
+                };
+                let step = self.onward().find(is_layer)?;
                 let chosen = (0..).map_while(|n| self.expert(layer, n));
                 (step, chosen.take_while(|matrix| !is(matrix)).count(), found)
             }
             _ => {
-                let mut steps = self.steps.iter().enumerate();
-                let (step, found) = steps.find_map(|(n, step)| match step {
+                let (step, found) = self.onward().find_map(|n| match &self.steps[n] {
                     ScheduleStep::Matrix(matrix) if is(matrix) => Some((n, *matrix)),
                     _ => None,
                 })?;
@@ -281,6 +289,11 @@ impl StreamSchedule {
         };
         self.at = SchedulePosition { step, matrix, read: 0 };
         Some(found)
+    }
+
+    /// All steps from the present one on, then those before it.
+    fn onward(&self) -> impl Iterator<Item = usize> + use<> {
+        (self.at.step..self.steps.len()).chain(0..self.at.step)
     }
 
     /// The n-th matrix of the experts chosen in a layer.

@@ -150,6 +150,7 @@ impl<'a> DecoderParts<'a> {
             context: self.context,
             tied: self.config.tied()?,
             layers: (0..self.layers).map(layer).collect(),
+            looped: None,
             ropes,
             learned_angles: false,
             streams: self.streams,

@@ -34,7 +34,7 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-const ATTENTION: &[TensorRule] = &[
+pub(super) const ATTENTION: &[TensorRule] = &[
     numbered_from(1, PieceKind::Attention, Role::MixerMix, "attn_res.attn_queries."),
     matrix(PieceKind::Attention, Role::Query, "attn.wq_du.weight"),
     matrix(PieceKind::Attention, Role::Distance, "attn.wr_du.weight"),
@@ -54,7 +54,7 @@ const ATTENTION: &[TensorRule] = &[
     matrix(PieceKind::Attention, Role::Output, "attn.wo_ud.weight"),
 ];
 
-const BRANCHES: &[TensorRule] = &[
+pub(super) const BRANCHES: &[TensorRule] = &[
     small(PieceKind::Norms, Role::MixerNorm, "attn_norm.weight"),
     small(PieceKind::Norms, Role::MixerNorm, "q_input_norm.weight"),
     small(PieceKind::Norms, Role::KeyInputNorm, "k_input_norm.weight"),
@@ -64,7 +64,7 @@ const BRANCHES: &[TensorRule] = &[
     small(PieceKind::Norms, Role::FfnConv, "mlp_sconv.weight"),
 ];
 
-const ROUTED: &[TensorRule] = &[
+pub(super) const ROUTED: &[TensorRule] = &[
     numbered_from(0, PieceKind::Router, Role::FfnMix, "attn_res.mlp_queries."),
     small(PieceKind::Router, Role::Router, "mlp.gate.weight"),
     small(PieceKind::Router, Role::RouterCorrection, "mlp.gate.bias"),
@@ -90,7 +90,19 @@ const KEPT_EVERY: usize = 6;
 /// Layers from one without a window to the next, by default.
 const FULL_EVERY: usize = 6;
 
+/// Defaults in which Inkling 2 and its looped variant differ: heads of layers with a window, and the
+/// position from which queries grow.
+pub(super) struct Sizes {
+    pub(super) heads: usize,
+    pub(super) growth: f64,
+}
+
 fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
+    sized(config, &Sizes { heads: 48, growth: 128_000.0 })
+}
+
+/// The model that a configuration describes, where absent entries mean this.
+pub(super) fn sized(config: &FamilyConfig, sizes: &Sizes) -> Result<ModelSpec, ConfigError> {
     only(config, "scoring_func", "sigmoid")?;
     let number = |key, default: f64| {
         config.get(key).map_or(Ok(default), ConfigEntry::positive).map(|number| number as f32)
@@ -107,7 +119,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         None => (1..=layers).map(|l| !l.is_multiple_of(FULL_EVERY)).collect(),
     };
     let conv = AddedConv { taps: taps(config)?, divided: true, of_tokens: false };
-    let Windowed { window, heads, kv_heads, head_dim } = windowed(config, 1024, [48, 8])?;
+    let Windowed { window, heads, kv_heads, head_dim } = windowed(config, 1024, [sizes.heads, 8])?;
     let rank = count(config, &["d_rel"], 16, MAX_COUNT)?;
     let extent = count(config, &["rel_extent"], 1024, MAX_EXTENT)?;
     let full = AttentionSpec {
@@ -121,7 +133,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
             inputs_apart: true,
             conv: Some(AddedConv { of_tokens: true, ..conv }),
             value_norm: true,
-            temperature: Some(growth(config)?),
+            temperature: Some(growth(config, sizes.growth)?),
             distances: Some(DistanceSpec { rank, extent }),
             token_sinks: true,
             ..common.attention.extras
@@ -162,9 +174,9 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
 }
 
 /// The growth of queries in layers without a window.
-fn growth(config: &FamilyConfig) -> Result<Temperature, ConfigError> {
+fn growth(config: &FamilyConfig, length: f64) -> Result<Temperature, ConfigError> {
     let number = |key, default| config.get(key).map_or(Ok(default), ConfigEntry::positive);
-    let length = number("log_scaling_n_floor", 128_000.0)?;
+    let length = number("log_scaling_n_floor", length)?;
     let scale = number("log_scaling_alpha", 0.1)?;
     Ok(Temperature { scale, length, first: 1, smooth: true })
 }

@@ -22,6 +22,7 @@ mod hunyuan;
 mod hy_v4;
 mod inkling;
 mod inkling2;
+mod inkling2_loop;
 mod kimi;
 mod kimi_k3;
 mod kimi_linear;
@@ -148,7 +149,7 @@ pub(crate) enum RuleTarget {
     },
 }
 
-const ALL: [&Family; 48] = [
+const ALL: [&Family; 49] = [
     &dense::FAMILY,
     &afmoe::FAMILY,
     &bailing::FAMILY,
@@ -173,6 +174,7 @@ const ALL: [&Family; 48] = [
     &hy_v4::FAMILY,
     &inkling::FAMILY,
     &inkling2::FAMILY,
+    &inkling2_loop::FAMILY,
     &kimi::FAMILY,
     &laguna::FAMILY,
     &lfm2::FAMILY,

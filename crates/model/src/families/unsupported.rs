@@ -4,10 +4,8 @@
 pub type Lacking = (&'static [&'static str], &'static str);
 
 /// Families that transformers 5.24 defines, or other programs serve.
-pub const LACKING: [Lacking; 2] = [
-    (&["deepseek_v41"], "tables of n-grams for which there is no code in transformers"),
-    (&["inkling2_loop", "inkling2_loop_text"], "layers that a token passes several times"),
-];
+pub const LACKING: [Lacking; 1] =
+    [(&["deepseek_v41"], "tables of n-grams for which there is no code in transformers")];
 
 /// What is missing for a model type, as a part of a sentence; empty for an unknown one.
 pub(crate) fn lacking(model_type: &str) -> String {

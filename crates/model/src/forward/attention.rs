@@ -63,13 +63,13 @@ pub(super) fn attention(
     work: &mut Workspace,
 ) -> Result<(), SourceError> {
     let tokens = work.input.tokens();
-    let Workspace { input, branch, attention: own, scratch, .. } = work;
+    let Workspace { input, branch, attention: own, scratch, messages, .. } = work;
     let AttentionWork { q, k, v, mixed, gated, packed, tables, attending, .. } = own;
     let mut qkv = Qkv::grown(spec, tokens, [q, k, v, mixed, gated]);
     let rooms = (&mut own.blocks, &mut own.distances, &mut own.of_tokens);
     let mut extras = Extras::of(spec, tokens, rooms, &mut own.noted);
 
-    let [of_keys, of_values] = match spec.extras.inputs_apart {
+    let [of_keys, of_values] = match spec.extras.inputs_apart || messages.round.is_some() {
         true => own.inputs.each_ref(),
         false => [&*input; 2],
     };
@@ -195,7 +195,7 @@ fn attend_rows(
         sinks: spec.sinks.then(|| weights.vector(context.id(), Role::Sinks)),
     };
     for span in context.spans {
-        let cache = sequences[span.sequence].layers[spec.keys_of(context.layer)].kv();
+        let cache = sequences[span.sequence].layer(spec.keys_of(context.layer)).kv();
         for start in (0..span.tokens).step_by(cache.chunk) {
             let tokens = cache.chunk.min(span.tokens - start);
             let chunk = part(span, start, tokens);

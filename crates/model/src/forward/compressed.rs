@@ -174,7 +174,7 @@ fn attend_rows(
         sinks: Some(weights.vector(context.id(), Role::Sinks)),
     };
     for span in spans {
-        let state = sequences[span.sequence].layers[layer].compressed();
+        let state = sequences[span.sequence].layer(layer).compressed();
         for start in (0..span.tokens).step_by(state.chunk()) {
             let count = state.chunk().min(span.tokens - start);
             let row = span.first_row + start;

@@ -24,7 +24,7 @@ impl ForwardPass {
         state: &'s mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<&'s [f32], ForwardError> {
-        assert_eq!(state.layer(), Some(self.spec.layers.len()), "the layer that comes next");
+        assert_eq!(state.layer(), Some(self.spec.visits()), "the layer that comes next");
         assert!(self.spec.stream_gates().is_none(), "states of gated streams");
         let tier = self.tier;
         let width = self.spec.hidden;
@@ -55,7 +55,7 @@ impl ForwardPass {
         state: &'s mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<&'s [f32], ForwardError> {
-        assert_eq!(state.layer(), Some(self.spec.layers.len()), "the layer that comes next");
+        assert_eq!(state.layer(), Some(self.spec.visits()), "the layer that comes next");
         let tier = self.tier;
         let width = self.spec.hidden;
         let vocab = self.spec.vocab;

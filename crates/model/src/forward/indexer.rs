@@ -114,7 +114,7 @@ pub(super) fn select(
     weights.iter_mut().for_each(|weight| *weight *= factor);
 
     for span in spans {
-        let cache = sequences[span.sequence].layers[l].latent();
+        let cache = sequences[span.sequence].layer(l).latent();
         match indexer.is_pooled() {
             false => cache.append_index(span.first_position, rows_of(span, k, dim)),
             true => {
@@ -136,7 +136,7 @@ pub(super) fn select(
         }
     }
     for span in spans.iter().filter(|span| span.first_position + span.tokens > selection.most) {
-        let keys = sequences[span.sequence].layers[l].latent().index();
+        let keys = sequences[span.sequence].layer(l).latent().index();
         let q = rows_of(span, q, heads * dim);
         let weights = rows_of(span, weights, heads);
         let lists = &mut selection.positions[span.first_row * selection.most..];

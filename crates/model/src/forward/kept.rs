@@ -2,7 +2,7 @@
 //! was kept, the state begins anew.
 //!
 //! The state of a token comes first, then those kept, in the order of their layers. Places of later
-//! states contain the embedding, and are not read.
+//! states contain the embedding, and are not read. States of an earlier round lie behind.
 
 use sws_format::PieceId;
 use sws_kernels::Tier;
@@ -88,7 +88,7 @@ impl Mix<'_> {
 }
 
 /// y = Σ p_i · n_i, where n_i are the states, normed, and p is the softmax of n_i · row / √width.
-fn mix_normed(tier: Tier, (row, eps): (&[f32], f32), x: &[f32], y: &mut [f32]) {
+pub(super) fn mix_normed(tier: Tier, (row, eps): (&[f32], f32), x: &[f32], y: &mut [f32]) {
     let width = y.len();
     let count = x.len() / width;
     let mut shares = [0.0; MAX_STATES];
@@ -144,5 +144,6 @@ pub(super) fn head(tier: Tier, spec: &ModelSpec, weights: &dyn Weights, x: &[f32
             Mix::OfStates(StateWeights { norm, row, eps: spec.head.norm.eps() })
         }
     };
-    mix.of(tier, x, y);
+    let own = (1 + spec.kept_before(spec.layers.len())) * y.len();
+    mix.of(tier, &x[..own], y);
 }

@@ -206,7 +206,7 @@ fn remember(
     let AttentionWork { k: latents, index, tables, .. } = &mut work.attention;
     for span in context.spans.iter().filter(|_| spec.has_latents()) {
         let rows = rows_of(span, latents, spec.width());
-        sequences[span.sequence].layers[context.layer].latent().append(span.first_position, rows);
+        sequences[span.sequence].layer(context.layer).latent().append(span.first_position, rows);
     }
     if let Some(indexer) = spec.indexer() {
         let roles = [Role::IndexPoolBias, Role::IndexKeyNorm, Role::IndexKeyNormBias];

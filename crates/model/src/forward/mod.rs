@@ -16,6 +16,7 @@ mod judging;
 mod kept;
 mod latent;
 mod linear;
+mod messages;
 mod mix;
 mod mixer;
 mod mlp;
@@ -55,10 +56,10 @@ use strips::STRIP;
 /// A model: its specification and the kernels that compute it. Its weights come from a
 /// [`WeightSource`], and the state of a pass is kept in a [`ForwardState`].
 ///
-/// The caller owns the loop: [`begin`](Self::begin), then [`layer`](Self::layer) for each layer,
-/// then [`logits`](Self::logits) if they are wanted. The logits are the same, bit for bit, for any
-/// division of a prompt into batches, any other sequences in a batch, any number of threads and any
-/// choice of kernels.
+/// The caller owns the loop: [`begin`](Self::begin), then [`layer`](Self::layer) for each
+/// [visit](ModelSpec::visits) of a layer, then [`logits`](Self::logits) if they are wanted. The
+/// logits are the same, bit for bit, for any division of a prompt into batches, any other sequences
+/// in a batch, any number of threads and any choice of kernels.
 #[derive(Clone, Debug)]
 pub struct ForwardPass {
     spec: ModelSpec,
@@ -191,7 +192,8 @@ impl ForwardPass {
         Ok(())
     }
 
-    /// Runs one layer. After the last, the batch is part of its sequences.
+    /// Runs one layer, given the number of its [visit](ModelSpec::visits): that of the layer, unless a
+    /// pass visits layers several times. After the last, the batch is part of its sequences.
     ///
     /// If the source fails, the pass is over: its sequences can be cleared, or rewound to a state
     /// that was saved before.
@@ -201,13 +203,13 @@ impl ForwardPass {
     /// If another layer comes next ([`ForwardState::layer`]).
     pub fn layer(
         &self,
-        l: usize,
+        visit: usize,
         state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
-        self.attend(l, state, source)?;
-        self.share(l, state, source)?;
-        self.finish(l, state, source)
+        self.attend(visit, state, source)?;
+        self.share(visit, state, source)?;
+        self.finish(visit, state, source)
     }
 
     /// Runs a layer up to its feed-forward block: attention, and the router's selection.
@@ -219,15 +221,18 @@ impl ForwardPass {
     /// Same as for [`layer`](Self::layer).
     pub fn attend(
         &self,
-        l: usize,
+        visit: usize,
         state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
         let next = state.layer().ok_or(ForwardError::Interrupted)?;
-        assert_eq!(l, next, "the layer that comes next");
+        assert_eq!(visit, next, "the layer that comes next");
         state.progress = BatchProgress::Interrupted;
+        let l = self.spec.layer_of(visit);
         for span in &state.pass.spans {
-            state.sequences[span.sequence].partial = true;
+            let sequence = &mut state.sequences[span.sequence];
+            sequence.partial = true;
+            sequence.select(l, visit);
         }
         if let Some(by) = self.spec.embedding_norm.filter(|_| l == 0) {
             self.norm_embeddings(by, state, source)?;
@@ -235,12 +240,14 @@ impl ForwardPass {
         if l == 0 {
             self.layer_inputs(state, source)?;
             self.learn_angles(state, source)?;
+            self.learn_messages(state, source)?;
         }
+        self.begin_visit(visit, state);
         self.mix(l, state, source)?;
         if let Some(moe) = self.spec.layers[l].moe() {
             self.route(moe, state);
         }
-        state.progress = BatchProgress::Attended(l);
+        state.progress = BatchProgress::Attended(visit);
         Ok(())
     }
 
@@ -287,12 +294,17 @@ impl ForwardPass {
     /// If the previous step was not [`attend`](Self::attend).
     pub fn share(
         &self,
-        l: usize,
+        visit: usize,
         state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
-        assert_eq!(state.progress, BatchProgress::Attended(l), "the layer that has been attended");
+        assert_eq!(
+            state.progress,
+            BatchProgress::Attended(visit),
+            "the layer that has been attended"
+        );
         state.progress = BatchProgress::Interrupted;
+        let l = self.spec.layer_of(visit);
         self.restore(state);
         if let Some(latent) = self.spec.layers[l].moe().and_then(|moe| moe.latent) {
             self.project(l, latent, state, source)?;
@@ -308,7 +320,7 @@ impl ForwardPass {
                 self.norm_for(l, Role::ExpertsNorm, state, source)?;
             }
         }
-        state.progress = BatchProgress::Shared(l);
+        state.progress = BatchProgress::Shared(visit);
         Ok(())
     }
 
@@ -321,8 +333,10 @@ impl ForwardPass {
     /// The output of a layer's shared expert, which is added to the hidden state: [tokens, hidden].
     /// It is empty without a shared expert, and in models with several residual streams or kept
     /// states. [`share`](Self::share) must have run before.
-    pub fn shared<'s>(&self, l: usize, state: &'s ForwardState) -> &'s [f32] {
-        let has_shared = self.spec.layers[l].moe().is_some_and(|moe| moe.shared.is_some());
+    pub fn shared<'s>(&self, visit: usize, state: &'s ForwardState) -> &'s [f32] {
+        let has_shared = self.spec.layers[self.spec.layer_of(visit)]
+            .moe()
+            .is_some_and(|moe| moe.shared.is_some());
         let has_shared = has_shared && self.spec.states() == 1;
         state.work.shared(if has_shared { state.hidden.len() } else { 0 })
     }
@@ -334,13 +348,17 @@ impl ForwardPass {
     /// If the previous step was not [`share`](Self::share).
     pub fn finish(
         &self,
-        l: usize,
+        visit: usize,
         state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
-        assert_eq!(state.progress, BatchProgress::Shared(l), "the layer that has begun");
+        assert_eq!(state.progress, BatchProgress::Shared(visit), "the layer that has begun");
         state.progress = BatchProgress::Interrupted;
         self.restore(state);
+        let l = self.spec.layer_of(visit);
+        for span in &state.pass.spans {
+            state.sequences[span.sequence].select(l, visit);
+        }
         match self.spec.layers[l].ffn {
             Ffn::Dense(mlp) => self.dense(l, mlp, state, source)?,
             Ffn::Moe(moe) => self.moe(l, moe, state, source)?,
@@ -395,14 +413,14 @@ impl ForwardPass {
                 Ok(())
             })?;
         }
-        if l + 1 == self.spec.layers.len() {
+        if visit + 1 == self.spec.visits() {
             work.inputs.clear();
             for span in &pass.spans {
                 let sequence = &mut sequences[span.sequence];
                 (sequence.len, sequence.partial) = (span.first_position + span.tokens, false);
             }
         }
-        state.progress = BatchProgress::Before(l + 1);
+        state.progress = BatchProgress::Before(visit + 1);
         Ok(())
     }
 }

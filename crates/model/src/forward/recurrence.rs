@@ -22,7 +22,7 @@ pub(super) fn run<'a>(
 ) {
     let &Recurrence { heads, key_dim, value_dim, .. } = rule;
     for span in context.spans {
-        let [_, sums] = sequences[span.sequence].layers[context.layer].recurrent().numbers();
+        let [_, sums] = sequences[span.sequence].layer(context.layer).recurrent().numbers();
         let y = &mut outputs[..rule.output_len(span.tokens)];
         let threads = threads_for(2 * span.tokens * heads * key_dim * value_dim);
         recur(context.tier, threads, rule, &inputs(span), sums, y);

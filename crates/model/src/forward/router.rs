@@ -296,8 +296,8 @@ impl RouterProbe {
     /// experts if its attention had produced `state` [tokens, width of the state]. Experts of
     /// dropped groups come just below the last of the others, so that all are finite. Identity
     /// choices have no score, so a layer may choose fewer experts. Returns false, leaving `scores`
-    /// unchanged, if the layer has no experts or another number of them, if a table gives them, or
-    /// if the router is not in memory.
+    /// unchanged, if the layer has no experts or another number of them, if a table gives them, if a
+    /// pass visits the layer several times, or if the router is not in memory.
     pub fn scores(
         &mut self,
         spec: &ModelSpec,
@@ -307,7 +307,7 @@ impl RouterProbe {
         scores: &mut [f32],
     ) -> bool {
         let Some(found) = spec.layers.get(layer) else { return false };
-        let Some(moe) = found.moe() else { return false };
+        let Some(moe) = found.moe().filter(|_| spec.times(layer) == 1) else { return false };
         let width = spec.hidden;
         let tokens = state.len() / spec.state_width();
         let router = PieceId::new(layer as u32, PieceKind::Router);

@@ -14,7 +14,7 @@ use crate::spec::{
     AttentionSpec, CompressedSpec, DeltaInputs, DeltaSpec, Ffn, LatentSpec, Mixer, MlpSpec,
     ModelSpec, MoeSpec, Router, StateSpaceSpec,
 };
-use crate::workspace::{BlockWork, CompressedWork, GateWork, IndexWork};
+use crate::workspace::{BlockWork, CompressedWork, GateWork, IndexWork, MessageWork};
 
 /// The largest pass that a [`ForwardState`](crate::ForwardState) will run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,8 @@ impl ModelSpec {
             self.widest_gates().map_or(0, |rank| GateWork::bytes_for(packings, mixed, width, rank));
         let stream = tokens * (hidden + width + of_streams + self.inputs_width()) * float
             + gates
-            + rows::bytes_for(self, tokens);
+            + rows::bytes_for(self, tokens)
+            + self.looped.map_or(0, |of| MessageWork::bytes_for(packings, (self, of), mixed));
         let compressed = self.layers.iter().filter_map(|layer| match &layer.mixer {
             Mixer::Compressed(spec) => Some(spec),
             _ => None,
@@ -114,6 +115,8 @@ impl Largest {
     ) -> Largest {
         let mut largest = Largest::default();
         let hidden = model.hidden;
+        // In later rounds, keys and values have inputs of their own.
+        largest.mixers.inputs = model.looped.map_or(0, |_| hidden);
         for layer in &model.layers {
             if let Some(ngrams) = &layer.ngrams {
                 let all = model.state_width();

@@ -14,10 +14,10 @@ use sws_kernels::functional::{
 use sws_kernels::{PackedInput, Packings, ScratchPool, Tier};
 
 use super::by_rows::by_rows;
-use super::kept;
 use super::linear::{Product, multiply};
 use super::norms::{NormVectors, norm, norm_streams};
-use crate::order::{Branch, Site};
+use super::{kept, messages};
+use crate::order::{Branch, Receiver, Site};
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
 use crate::spec::{ModelSpec, StreamReads};
@@ -39,11 +39,23 @@ pub(super) fn read(
     let norms = PieceId::new(layer as u32, PieceKind::Norms);
     let tokens = hidden.len() / spec.state_width();
     if spec.kept.is_some() {
+        let has_messages = work.messages.round.is_some();
+        if has_messages && site == Site::Mixer {
+            return messages::read_mixer(branch, tier, weights, hidden, work);
+        }
         // The buffer is free, as the output of the branch has not been computed yet.
         let mut mixed = std::mem::take(&mut work.branch);
         let y = grown(&mut mixed, tokens * width);
         let mixes = kept::Mixes::of(branch, weights);
         mixes.write(tier, 0, hidden, y);
+        if has_messages {
+            let Workspace { messages, scratch, .. } = &mut *work;
+            let of = (branch, Receiver::Ffn);
+            messages::receive(of, tier, weights, hidden, (y, messages), scratch)?;
+            work.norm(tier, by, y, NormVectors::of(weights, norms, site.norm(), by));
+            work.branch = mixed;
+            return Ok(());
+        }
         work.norm(tier, by, y, NormVectors::of(weights, norms, site.norm(), by));
         if site == Site::Mixer && spec.layers[layer].inputs_apart() {
             let roles = [Role::KeyInputNorm, Role::ValueInputNorm].into_iter();

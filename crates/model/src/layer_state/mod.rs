@@ -102,9 +102,11 @@ pub(crate) struct SequenceState {
     pub(crate) len: usize,
     /// True while some layers have processed more, in a pass or after one that failed.
     pub(crate) partial: bool,
-    /// The state of each layer. In some models, the states of the convolutions of each layer
+    /// The state of each visit of a layer. In some models, the states of the convolutions of each
     /// follow.
     pub(crate) layers: Vec<LayerState>,
+    /// Difference between the number of the visit that is computed and that of its layer.
+    more: usize,
 }
 
 /// A snapshot of a sequence.
@@ -124,7 +126,7 @@ impl SequenceState {
         precision: KvPrecision,
         page: usize,
     ) -> SequenceState {
-        let layers = spec.layers.iter().map(|layer| match &layer.mixer {
+        let layers = spec.in_order().map(|layer| match &layer.mixer {
             Mixer::Attention(attention) if !attention.has_keys() => {
                 LayerState::Recurrent(RecurrentState::new(RecurrentSize::NONE))
             }
@@ -147,16 +149,16 @@ impl SequenceState {
         });
         let mut layers: Vec<LayerState> = layers.collect();
         if has_convs(spec) {
-            let past = spec.layers.iter().map(|layer| layer.convs(spec.hidden).iter().sum());
+            let past = spec.in_order().map(|layer| layer.convs(spec.hidden).iter().sum());
             let memory = past.map(|past| RecurrentSize { past, sums: 0 });
             layers.extend(memory.map(|it| LayerState::Recurrent(RecurrentState::new(it))));
         }
-        SequenceState { len: 0, partial: false, layers }
+        SequenceState { len: 0, partial: false, layers, more: 0 }
     }
 
     /// The place of a sequence that was removed: it holds nothing, and no pass continues it.
     pub(crate) fn vacant() -> SequenceState {
-        SequenceState { len: 0, partial: true, layers: Vec::new() }
+        SequenceState { len: 0, partial: true, layers: Vec::new(), more: 0 }
     }
 
     /// The maximum size in bytes of a sequence of `limit` positions in pages of `page`.
@@ -166,7 +168,7 @@ impl SequenceState {
         precision: KvPrecision,
         page: usize,
     ) -> u64 {
-        let layers = spec.layers.iter().map(|layer| match &layer.mixer {
+        let layers = spec.in_order().map(|layer| match &layer.mixer {
             Mixer::Attention(attention) if !attention.has_keys() => 0,
             Mixer::Attention(attention) => KvState::bytes_for(attention, limit, precision, page),
             Mixer::Latent(latent) => LatentState::bytes_for(latent, limit, precision, page),
@@ -174,6 +176,16 @@ impl SequenceState {
             _ => layer.memory(spec.state_width()).map_or(0, RecurrentSize::bytes),
         });
         layers.sum::<u64>() + conv_bytes(spec)
+    }
+
+    /// Selects the states of a visit of a layer for [`layer`](Self::layer).
+    pub(crate) fn select(&mut self, layer: usize, visit: usize) {
+        self.more = visit - layer;
+    }
+
+    /// The state of a layer, in the [selected](Self::select) visit.
+    pub(crate) fn layer(&mut self, layer: usize) -> &mut LayerState {
+        &mut self.layers[layer + self.more]
     }
 
     /// The inputs that the convolutions of a layer remember.
@@ -184,7 +196,7 @@ impl SequenceState {
 
     /// The inputs that the convolution of a recurrent layer remembers.
     pub(crate) fn past(&mut self, layer: usize) -> &mut [f32] {
-        let [past, _] = self.layers[layer].recurrent().numbers();
+        let [past, _] = self.layer(layer).recurrent().numbers();
         past
     }
 
@@ -196,7 +208,7 @@ impl SequenceState {
         precision: KvPrecision,
     ) -> u64 {
         let row = |attention| KvState::row_bytes(attention, precision) + size_of::<usize>() as u64;
-        let layers = spec.layers.iter().map(|layer| match &layer.mixer {
+        let layers = spec.in_order().map(|layer| match &layer.mixer {
             Mixer::Attention(attention) if attention.keeps_window() => {
                 tokens as u64 * row(attention)
             }
@@ -229,7 +241,8 @@ impl SequenceState {
     /// one of the two writes to them. Returns None in the middle of a pass.
     pub(crate) fn fork(&self) -> Option<SequenceState> {
         let layers = || self.layers.iter().map(LayerState::fork).collect();
-        (!self.partial).then(|| SequenceState { len: self.len, partial: false, layers: layers() })
+        let fork = || SequenceState { len: self.len, partial: false, layers: layers(), more: 0 };
+        (!self.partial).then(fork)
     }
 
     /// Drops the positions from `len` on, with those of a pass that failed in the middle. Returns false,
@@ -337,7 +350,7 @@ fn has_convs(spec: &ModelSpec) -> bool {
 
 /// Bytes of the states of these convolutions.
 fn conv_bytes(spec: &ModelSpec) -> u64 {
-    let past = spec.layers.iter().flat_map(|layer| layer.convs(spec.hidden));
+    let past = spec.in_order().flat_map(|layer| layer.convs(spec.hidden));
     (past.sum::<usize>() * size_of::<f32>()) as u64
 }
 

@@ -124,7 +124,7 @@ fn sequence(precision: KvPrecision, page: usize) -> SequenceState {
         layers.push(LayerState::Compressed(state));
     }
     layers.push(LayerState::Recurrent(RecurrentState::new(MEMORY)));
-    SequenceState { len: 0, partial: false, layers }
+    SequenceState { len: 0, partial: false, layers, more: 0 }
 }
 
 /// A made-up key row of a token at a position.

@@ -24,9 +24,12 @@ pub fn path(model: &Model) -> PathBuf {
     model.dir().join(FILE)
 }
 
-/// Shape of a model as its draft needs it. `None` if it has no experts, or if its layers differ in
-/// them.
+/// Shape of a model as its draft needs it. `None` if it has no experts, if its layers differ in
+/// them, or if a token visits some several times.
 pub fn shape(spec: &ModelSpec) -> Option<DraftShape> {
+    if spec.looped.is_some() {
+        return None;
+    }
     let moe = |layer: &LayerSpec| layer.moe().map(|moe| (moe.experts, moe.top_k));
     let mut moes = spec.layers.iter().enumerate().filter_map(|(l, layer)| Some((l, moe(layer)?)));
     let (first, (experts, top_k)) = moes.next()?;
@@ -110,7 +113,7 @@ impl DraftCandidate {
     fn read(model: &Model, path: &Path) -> Result<DraftCandidate> {
         let error = |why: String| Error::Draft { file: path.to_owned(), why };
         let Some(shape) = shape(model.spec()) else {
-            let why = "cannot be used: the model has no experts, or its layers differ in them";
+            let why = "cannot be used: the model has no experts, or its layers differ in them, or a token visits some several times";
             return Err(error(why.to_owned()));
         };
         let other =

@@ -53,7 +53,7 @@ impl PromptComputing {
         threads: &Threads,
         token: Computing,
     ) -> PromptComputing {
-        let layers: Vec<_> = spec.layers.iter().filter_map(|layer| seen(&layer.mixer)).collect();
+        let layers: Vec<_> = spec.in_order().filter_map(|layer| seen(&layer.mixer)).collect();
         let mut shapes = spec.layers.iter().filter_map(|layer| shape(&layer.mixer));
         let attending = shapes.next_back().map_or(0.0, |shape| seconds(shape, tier, threads));
         PromptComputing { token, attending, layers }

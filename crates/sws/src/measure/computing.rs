@@ -162,6 +162,8 @@ impl ComputedLayers {
         let is_whole = count == layers.len() && head <= BYTES;
         let mut spec = spec.clone();
         spec.layers.truncate(count);
+        // Layers that a pass visits several times count as often in what is computed for a token.
+        spec.looped = None;
         let wanted = |id: PieceId| match (id.layer(), id.kind()) {
             (_, PieceKind::Table(_)) => false,
             (Some(layer), _) => (layer as usize) < count,

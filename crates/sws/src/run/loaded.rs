@@ -78,7 +78,7 @@ impl LoadedModel {
         let tokenizer = self.text.tokenizer().map(|tokenizer| (tokenizer, position));
         let gauge = self.gauge.clone();
         let waiter = self.waiter.clone();
-        let layers = self.model.spec().layers.len();
+        let layers = self.model.spec().visits();
         let start = GenerateStart { layers, tokens, generation, tokenizer, gauge, waiter };
         Generate::new(&mut self.sequence, start)
     }

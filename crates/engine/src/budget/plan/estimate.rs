@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use sws_model::ModelSpec;
 
-use super::pieces::PieceSizes;
+use super::pieces::{Cyclic, PieceSizes};
 use super::{ArenaSplit, Planner};
 
 /// Work per generated token, averaged over a long text.
@@ -99,14 +99,12 @@ impl Planner {
     pub(super) fn per_token(&self, split: &ArenaSplit, have: usize) -> PerToken {
         let PieceSizes { cyclic, embedding, slots, .. } = &self.pieces;
         let batch = self.options.batch.max(1) as u64;
-        let all = self.pieces.cyclic_bytes();
+        let bytes = |piece: &Cyclic| piece.per_pass(&self.spec);
+        let all: u64 = cyclic.iter().map(bytes).sum();
         let pinned_embedding = split.pinned.contains(&sws_format::PieceId::EMBED);
         let lookup = embedding.map_or(0, |embedding| embedding.row);
-        let pinned_bytes: u64 = cyclic
-            .iter()
-            .filter(|piece| split.pinned.contains(&piece.id))
-            .map(|piece| piece.len)
-            .sum();
+        let pinned_bytes: u64 =
+            cyclic.iter().filter(|piece| split.pinned.contains(&piece.id)).map(bytes).sum();
         let total = slots.experts();
         let mean = slots.bytes().checked_div(total as u64).unwrap_or(0);
         let used = experts_per_step(&self.spec, batch) / batch as f64;
@@ -126,7 +124,7 @@ impl Planner {
 
 /// Expected number of experts that a step of `batch` independent sequences uses, over all layers.
 fn experts_per_step(spec: &ModelSpec, batch: u64) -> f64 {
-    let layers = spec.moes().map(|moe| {
+    let layers = spec.routings().map(|moe| {
         let experts = moe.experts as f64;
         let unused = 1.0 - moe.top_k as f64 / experts;
         experts * (1.0 - unused.powf(batch as f64))

@@ -18,6 +18,14 @@ pub(super) struct Cyclic {
     pub(super) len: u64,
 }
 
+impl Cyclic {
+    /// Bytes that a pass uses of it: its layer may be visited several times.
+    pub(super) fn per_pass(&self, spec: &ModelSpec) -> u64 {
+        let times = self.id.layer().map_or(1, |layer| spec.times(layer as usize));
+        self.len * times as u64
+    }
+}
+
 /// Sizes of a table whose rows are looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TableSizes {

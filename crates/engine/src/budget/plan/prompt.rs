@@ -79,10 +79,11 @@ impl Planner {
     pub(super) fn prompt_reads(&self, split: &ArenaSplit, chunk: usize) -> PromptReads {
         let PieceSizes { cyclic, slots, .. } = &self.pieces;
         let pinned = |id| split.pinned.contains(id);
-        let streamed = cyclic.iter().filter(|piece| !pinned(&piece.id)).map(|piece| piece.len);
+        let streamed = cyclic.iter().filter(|piece| !pinned(&piece.id));
+        let streamed = streamed.map(|piece| piece.per_pass(&self.spec));
         PromptReads {
             infrastructure: streamed.sum(),
-            experts: self.spec.moes().map(|moe| [moe.experts, moe.top_k]).collect(),
+            experts: self.spec.routings().map(|moe| [moe.experts, moe.top_k]).collect(),
             expert: slots.bytes().checked_div(slots.experts() as u64).unwrap_or(0),
             slots: split.slots.iter().map(|class| class.count).sum(),
             chunk,

@@ -143,7 +143,7 @@ impl Planner {
         let strip = PassSize::STRIP;
         let packings = self.packings;
         let size = PassSize { tokens, logits: tokens, positions, threads, strip, packings };
-        let choices = self.spec.moes().map(|moe| tokens * moe.top_k * size_of::<u32>());
+        let choices = self.spec.routings().map(|moe| tokens * moe.top_k * size_of::<u32>());
         self.spec.work_bytes(tier, size) + choices.sum::<usize>() as u64
     }
 

@@ -151,6 +151,13 @@ impl<'a> CheckpointTensors<'a> {
             return misfit(name, shape, does_not_fit(other.tensor));
         }
         let third = self.joined(name, "_scale_2").or_else(|| self.joined(name, "_global_scale"));
+        if third.is_none()
+            && let Some(divisor) = self.joined(name, "_outer_scale_denominator")
+        {
+            let divisor = &divisor.tensor.name;
+            let reason = format!("whose scales are divided by `{divisor}`, which is not supported");
+            return misfit(name, shape, reason);
+        }
         let encoding = encoding(codes.tensor, &shape, scales.tensor, third.map(|t| t.tensor));
         let encoding = match encoding {
             Some(encoding) if !self.blocks || !is_fp8_without_blocks(encoding) => encoding,

@@ -61,7 +61,7 @@ impl Pooling<'_> {
         let width = self.pools.series() * self.dim;
         let entry = grown(entry, self.dim);
         for span in spans {
-            let state = sequences[span.sequence].layers[self.layer].compressed();
+            let state = sequences[span.sequence].layer(self.layer).compressed();
             let rows = [&*rows, &*gates].map(|rows| rows_of(span, rows, width));
             let ratio = self.pools.ratio;
             let end = span.first_position + span.tokens;

@@ -225,7 +225,7 @@ impl Heads<'_> {
         let place = self.place(&heads);
         for span in self.spans {
             let layer = self.spec.latents_of(self.layer);
-            let cache = self.sequences[span.sequence].layers[layer].latent();
+            let cache = self.sequences[span.sequence].layer(layer).latent();
             let rule = Attention {
                 heads: count,
                 kv_heads: 1,

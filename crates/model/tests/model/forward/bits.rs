@@ -118,7 +118,7 @@ fn alone_or_in_a_batch() {
                 break;
             }
             model.begin(&mut state, &batch, &mut source).unwrap();
-            (0..spec.layers.len()).for_each(|l| model.layer(l, &mut state, &mut source).unwrap());
+            (0..spec.visits()).for_each(|l| model.layer(l, &mut state, &mut source).unwrap());
             let mut logits = model.logits(LogitRows::All, &mut state, &mut source).unwrap();
             for chunk in batch {
                 let (these, rest) = logits.split_at(chunk.tokens.len() * spec.vocab);

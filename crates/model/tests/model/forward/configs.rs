@@ -38,6 +38,9 @@ const MAY_BE_MISSING: &[(&str, &[Meaning])] = &[
     ("linear_attn_config.safe_gate", &[Same]),
     ("linear_attn_config.short_conv_kernel_size", &[Same, Other]),
     ("linear_attn_config.use_full_rank_gate", &[Other]),
+    // Numbers of the class.
+    ("loop_config.gate_rank", &[Other]),
+    ("loop_config.num_passes", &[Same]),
     // Sizes of the class. The others may have only one value.
     ("sparse_attention_config.sparse_block_size", &[Other]),
     ("sparse_attention_config.sparse_disable_index_value", &[Same]),

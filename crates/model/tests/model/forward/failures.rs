@@ -70,7 +70,7 @@ fn a_source_that_fails() {
         let batch = [Chunk { sequence, tokens: &tokens }];
         let pass = |state: &mut ForwardState, source: &mut Failing| {
             model.begin(state, &batch, source)?;
-            (0..spec.layers.len()).try_for_each(|l| model.layer(l, state, source))?;
+            (0..spec.visits()).try_for_each(|l| model.layer(l, state, source))?;
             Ok(model.logits(LogitRows::Last, state, source)?.to_vec())
         };
         let saved = state.save();

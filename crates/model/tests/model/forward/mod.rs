@@ -16,6 +16,7 @@ mod gguf_near;
 mod goldens;
 mod in_memory;
 mod long;
+mod looped;
 mod options;
 mod order;
 mod outline;

@@ -63,8 +63,9 @@ fn promised(fixture: &Fixture, routes: &[Vec<u32>]) -> Asked {
     let spec = &fixture.spec;
     let mut routes = routes.iter();
     let mut promised = Vec::new();
-    for layer in 0..spec.layers.len() {
-        for read in spec.reads(layer) {
+    for visit in 0..spec.visits() {
+        let (layer, reads) = spec.reads_of(visit);
+        for read in reads {
             match read {
                 ReadStep::Tensor(kind, tensor) => {
                     promised.push((PieceId::new(layer as u32, kind), tensor.role));

@@ -368,8 +368,13 @@ fn contradictions_are_refused() {
         let (_, _, bytes) = tensors.0.get_mut(name).unwrap();
         bytes.fill(0xff);
     };
+    let quotient: Change = |tensors, name| {
+        let scale = tensors.0.remove(name).unwrap();
+        tensors.0.insert(name.replace("_scale_2", "_outer_scale_denominator"), scale);
+    };
     #[rustfmt::skip]
-    let cases: [(usize, &str, Change, &str); 14] = [
+    let cases: [(usize, &str, Change, &str); 15] = [
+        (13, "_scale_2", quotient, "whose scales are divided by `model.layers.0.mlp.down_proj.weight_outer_scale_denominator`, which is not supported"),
         (0, "_scale_inv", shape, "_scale_inv`, as F32 of shape [2, 3], does not fit"),
         (0, "_scale_inv", empty, "_scale_inv`, as F32 of shape [0, 3], does not fit"),
         (0, "_scale_inv", dtype, "_scale_inv`, as I32 of shape [1, 3], does not fit"),

@@ -13,9 +13,10 @@ use crate::forward::support::Fixture;
 /// latents, the next five recurrent layers, and in the next one layers share the positions that
 /// another has selected. Then there are aligned windows, and values shorter than keys. The next two
 /// have several streams, and entries of pooled positions; then the sum of experts waits for the next
-/// layer, and groups of positions are selected. Inkling has convolutions beside keys and values. The
+/// layer, and groups of positions are selected. Inkling has convolutions beside keys and values, and
+/// layers visited several times. The
 /// two of Kimi K3 keep earlier states; the last two look up rows by the tokens before.
-const VARIANTS: [&str; 30] = [
+const VARIANTS: [&str; 32] = [
     "mixtral_sharded",
     "mixtral_swa",
     "qwen2_moe_swa",
@@ -38,6 +39,8 @@ const VARIANTS: [&str; 30] = [
     "hy_v4",
     "inkling",
     "inkling2",
+    "inkling2_loop",
+    "inkling2_loop_text",
     "inkling2_text",
     "kimi_k3",
     "kimi_k3_otherwise",
@@ -56,7 +59,7 @@ fn rewind_undoes_three_layers_with_wrong_experts() {
     for name in VARIANTS {
         for chunk in CHUNKS {
             let fixture = Fixture::open(name);
-            let layers = fixture.spec.layers.len();
+            let layers = fixture.spec.visits();
             let expected = run(&fixture, chunk, None);
             for ahead_from in 0..layers {
                 let found = run(&fixture, chunk, Some(ahead_from));
@@ -81,13 +84,13 @@ fn run(fixture: &Fixture, chunk: usize, ahead_from: Option<usize>) -> Vec<u32> {
     let mut logits = Vec::new();
     for (number, tokens) in [prompt, chunk, next].into_iter().enumerate() {
         model.begin(&mut state, &[Chunk { sequence, tokens }], &mut source).unwrap();
-        for l in 0..spec.layers.len() {
+        for l in 0..spec.visits() {
             if number == 1 && ahead_from == Some(l) {
                 let saved = state.save();
                 source.experts = Some(spec.moes().next().unwrap().experts as u32);
                 let before = state.hidden().to_vec();
                 for ahead in l..l + 3 {
-                    let layers = spec.layers.len();
+                    let layers = spec.visits();
                     if ahead == layers {
                         let batch = [Chunk { sequence, tokens: next }];
                         model.begin(&mut state, &batch, &mut source).unwrap();
@@ -119,7 +122,7 @@ fn a_pass_begins_with_nothing_selected() {
     let sequence = state.add_sequence(spec);
     let (prompt, next) = tokens.split_at(99);
     model.begin(&mut state, &[Chunk { sequence, tokens: prompt }], &mut source).unwrap();
-    (0..spec.layers.len()).for_each(|l| model.layer(l, &mut state, &mut source).unwrap());
+    (0..spec.visits()).for_each(|l| model.layer(l, &mut state, &mut source).unwrap());
     assert_eq!(state.selected(98).unwrap().len(), 8);
     model.begin(&mut state, &[Chunk { sequence, tokens: next }], &mut source).unwrap();
     assert!(state.selected(0).is_none());
@@ -144,7 +147,7 @@ fn nested(name: &str) {
     let sequence = state.add_sequence(spec);
     let mut pass = |state: &mut ForwardState, tokens: &[u32]| {
         model.begin(state, &[Chunk { sequence, tokens }], &mut source).unwrap();
-        (0..spec.layers.len()).for_each(|l| model.layer(l, state, &mut source).unwrap());
+        (0..spec.visits()).for_each(|l| model.layer(l, state, &mut source).unwrap());
         let logits = model.logits(LogitRows::All, state, &mut source).unwrap();
         logits.iter().map(|x| x.to_bits()).collect::<Vec<u32>>()
     };

@@ -32,8 +32,8 @@ impl Sequences {
     fn go_on(&mut self, sequence: usize, tokens: &[u32]) -> Vec<u32> {
         let Sequences { model, source, state } = self;
         model.begin(state, &[Chunk { sequence, tokens }], source).unwrap();
-        let layers = model.spec().layers.len();
-        (0..layers).for_each(|l| model.layer(l, state, source).unwrap());
+        let visits = model.spec().visits();
+        (0..visits).for_each(|l| model.layer(l, state, source).unwrap());
         let logits = model.logits(LogitRows::All, state, source).unwrap();
         logits.iter().map(|x| x.to_bits()).collect()
     }

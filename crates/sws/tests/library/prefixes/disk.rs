@@ -224,6 +224,7 @@ fn texts_that_begin_as_those_on_a_failing_disk_are_as_alone() {
         "inkling",
         "glm5_next",
         "inkling2",
+        "inkling2_loop",
         // Latents of earlier layers.
         "mistral_large4",
     ];

@@ -52,14 +52,14 @@ pub(super) fn run(dir: &Path, tokens: &[u32], chunk: usize, kept: usize) -> Foun
     let sequence = state.add_sequence(spec);
     state.note_selections();
     let mut routes: Vec<_> =
-        spec.layers.iter().map(|layer| layer.moe().map(|_| Choices::of(1, 0))).collect();
-    let mut selected: Vec<_> = spec.layers.iter().map(selecting).collect();
+        spec.in_order().map(|layer| layer.moe().map(|_| Choices::of(1, 0))).collect();
+    let mut selected: Vec<_> = spec.in_order().map(selecting).collect();
     let (mut logits, mut first) = (Vec::new(), 0);
     let clock = Clock::real();
     let start = clock.now();
     for chunk in tokens.chunks(chunk) {
         model.begin(&mut state, &[Chunk { sequence, tokens: chunk }], &mut source).unwrap();
-        for (l, layer) in spec.layers.iter().enumerate() {
+        for (l, layer) in spec.in_order().enumerate() {
             model.layer(l, &mut state, &mut source).unwrap();
             if let (Some(moe), Some(routes)) = (layer.moe(), &mut routes[l]) {
                 let choices = state.routed().choices.chunks(moe.top_k);

@@ -1,0 +1,84 @@
+//! Inkling 2 with layers that a pass visits several times: in later rounds their branches read
+//! messages of the round before.
+
+use sws_format::PieceKind;
+
+use super::inkling2::{self, Sizes, sized};
+use super::{Ends, Family, TensorRule, matrix, small};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT, within};
+use crate::role::Role;
+use crate::spec::{LoopSpec, ModelSpec};
+use crate::spellings::LOOP_OF_INKLING2;
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["inkling2_loop_text"],
+    ends: Ends {
+        others: &[
+            (Role::EmbeddingNorm, "embed_norm.weight"),
+            (Role::HeadMix, "attn_res.output_query"),
+            (Role::Messages, "middle_cycle_cross_pass_queries"),
+            (Role::KvMessages, "middle_cycle_cross_pass_kv_queries"),
+        ],
+        ..inkling2::FAMILY.ends
+    },
+    layer: &[inkling2::ATTENTION, inkling2::BRANCHES, inkling2::ROUTED, MESSAGES],
+    spec,
+    ..inkling2::FAMILY
+};
+
+const MESSAGES: &[TensorRule] = &[
+    matrix(PieceKind::Attention, Role::QueryMessageDown, "controllers.attn.down_weight"),
+    small(PieceKind::Attention, Role::QueryMessageForget, "controllers.attn.forget_weight"),
+    small(PieceKind::Attention, Role::QueryMessageGain, "controllers.attn.gain_weight"),
+    matrix(PieceKind::Attention, Role::KeyMessageDown, "controllers.k.down_weight"),
+    small(PieceKind::Attention, Role::KeyMessageForget, "controllers.k.forget_weight"),
+    small(PieceKind::Attention, Role::KeyMessageGain, "controllers.k.gain_weight"),
+    matrix(PieceKind::Attention, Role::ValueMessageDown, "controllers.v.down_weight"),
+    small(PieceKind::Attention, Role::ValueMessageForget, "controllers.v.forget_weight"),
+    small(PieceKind::Attention, Role::ValueMessageGain, "controllers.v.gain_weight"),
+    small(PieceKind::Router, Role::FfnMessageDown, "controllers.mlp.down_weight"),
+    small(PieceKind::Router, Role::FfnMessageForget, "controllers.mlp.forget_weight"),
+    small(PieceKind::Router, Role::FfnMessageGain, "controllers.mlp.gain_weight"),
+];
+
+/// Limit far above any known model.
+const MAX_ROUNDS: u64 = 64;
+
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
+    let mut spec = sized(config, &Sizes { heads: 24, growth: 8192.0 })?;
+    let layers = spec.layers.len();
+    let every = spec.kept.map_or(1, |kept| kept.every);
+    let [of_first, of_end, of_rounds, of_rank] = [0, 1, 2, 3].map(|place| entry(config, place));
+    let (of_first, of_end) = (of_first?, of_end?);
+    let number = |entry: Option<ConfigEntry<'_>>, default, limit| {
+        entry.map_or(Ok(default), |entry| entry.size(limit))
+    };
+    let looped = LoopSpec {
+        first: number(of_first, 6, MAX_COUNT)?,
+        end: number(of_end, 18, MAX_COUNT)?,
+        rounds: number(of_rounds?, 3, MAX_ROUNDS)?,
+        rank: number(of_rank?, 64, MAX_COUNT)?,
+    };
+    let [[_, first], [_, end], ..] = LOOP_OF_INKLING2;
+    if !looped.end.is_multiple_of(every) || looped.end > layers {
+        let reason = format!("which must be a multiple of {every} up to the {layers} layers");
+        return Err(of_end.ok_or(ConfigError::MissingKey(end))?.invalid(reason));
+    }
+    if !looped.first.is_multiple_of(every) || looped.first >= looped.end {
+        let reason = format!("which must be a multiple of {every} below {}", looped.end);
+        return Err(of_first.ok_or(ConfigError::MissingKey(first))?.invalid(reason));
+    }
+    spec.looped = (looped.rounds > 1).then_some(looped);
+    Ok(spec)
+}
+
+/// An entry about the layers visited several times, of an object of them or beside the others.
+fn entry<'a>(
+    config: &FamilyConfig<'a>,
+    place: usize,
+) -> Result<Option<ConfigEntry<'a>>, ConfigError> {
+    let [within_object, beside] = LOOP_OF_INKLING2[place];
+    let key = within_object.split_once('.').map_or(within_object, |(_, key)| key);
+    let of_object = config.get("loop_config").map(|object| within(object, key)).transpose()?;
+    Ok(of_object.flatten().or_else(|| config.get(beside)))
+}
