@@ -124,17 +124,17 @@ pub enum DeviceError {
     )]
     TooSmall { device: String, limit: u64, needed: u64 },
     /// A call that failed, after which the device is not used.
-    #[error("the device `{device}` failed ({cause}); experts are computed on the CPU")]
+    #[error("the device `{device}` failed ({cause}); leave experts to the CPU")]
     Lost { device: String, cause: String },
     /// A call that did not end in time, after which the device is not used.
     #[error(
-        "the device `{device}` did not answer within {} ms; experts are computed on the CPU",
+        "the device `{device}` did not answer within {} ms; leave experts to the CPU",
         limit.as_millis()
     )]
     Hung { device: String, limit: Duration },
     /// Bytes in its memory that are not those that were written.
     #[error(
-        "the memory of the device `{device}` has changed ({what}); experts are computed on the CPU, and the device should be tested"
+        "the memory of the device `{device}` has changed ({what}), so texts made with it may differ: make them again, leave experts to the CPU, and test the device"
     )]
     Corrupt { device: String, what: String },
 }

@@ -212,6 +212,10 @@ impl VramExperts {
                 break;
             }
             let buffer = device.allocate(bytes)?;
+            // A driver that allocates with the first use does it now.
+            for at in [0, bytes - 1] {
+                device.write(buffer, at, &[0])?;
+            }
             free.extend((0..slots).map(|slot| VramSlot { buffer, at: slot * slot_bytes }));
         }
         if free.is_empty() {

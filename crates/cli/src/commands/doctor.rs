@@ -52,9 +52,11 @@ pub(crate) fn run(args: &args::Doctor) -> anyhow::Result<ExitCode> {
         system::open_files(model.as_ref()),
         system::cache(),
     ];
+    // Drivers take memory, which runs without a card do not.
+    let needed = model.as_ref().map(system::memory_for);
     checks.extend(cards::lines());
+    checks.extend(needed);
     if let Some(model) = &model {
-        checks.push(system::memory_for(model));
         checks.push(system::space(model));
         // Shards that are elsewhere say nothing about the disk.
         if model.supplier().is_none() {

@@ -180,7 +180,7 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     }
     note!("{}", closing(&made, &metrics));
     if let Some(why) = card_failure(&metrics) {
-        note!("sws: {why}");
+        note!("sws: experts stay on the CPU: {why}");
     }
     if let Some(line) = ending(&made, &generation.sampling, "") {
         note!("{line}");

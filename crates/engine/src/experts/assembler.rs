@@ -107,7 +107,8 @@ impl DynamicAssembler {
             inventory,
             demand: Demand::default(),
             verifier: Verifier::default(),
-            prefetcher: Prefetcher::new(layers.collect(), speculation, confidence),
+            prefetcher: Prefetcher::new(layers.collect(), speculation, confidence)
+                .turning_at(spec.looped.map(|looped| looped.end as u32 - 1)),
             forecaster: Forecaster::new(draft, confidence),
             account: Account::new(spec.layers.len(), governed),
             run_ahead: RunAheadState::default(),

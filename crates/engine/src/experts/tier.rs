@@ -151,7 +151,11 @@ impl PlacedTier {
         let here = experts.saturating_sub(self.there);
         match self.placement.layer_ends(here, nanos(waited), elapsed) {
             None => Vec::new(),
-            Some(TierChange::Free) => self.placement.held().to_vec(),
+            Some(TierChange::Free) => {
+                // A device that has failed holds nothing.
+                let held = self.placement.held().iter().copied();
+                held.filter(|&expert| self.tier.holds(expert)).collect()
+            }
             Some(TierChange::Forget) => {
                 self.placement.held().iter().for_each(|&expert| self.tier.demote(expert));
                 self.placement.forget();
@@ -163,7 +167,9 @@ impl PlacedTier {
     /// Counts since the start.
     pub(super) fn counts(&self) -> TierCounts {
         let PlacedTier { hits, copies, .. } = *self;
-        TierCounts { usage: self.tier.usage(), is_on: self.placement.is_on(), hits, copies }
+        let usage = self.tier.usage();
+        let is_on = self.placement.is_on() && usage.failure.is_none();
+        TierCounts { usage, is_on, hits, copies }
     }
 }
 

@@ -9,7 +9,11 @@ use crate::kernel::{Flaw, Kernel, KernelDialect, ROWS, source_text};
 pub(crate) use raw::STAGING;
 use raw::{ListedDevice, Memory, OpenQueue};
 
-/// SampleNumbers of facts about devices in `CL/cl.h`.
+/// What calls return where the device has no memory left.
+const NO_MEMORY: i32 = -4;
+const NO_RESOURCES: i32 = -5;
+
+/// Numbers of facts about devices in `CL/cl.h`.
 const TYPE: u32 = 0x1000;
 const MOST_THREADS: u32 = 0x1004;
 const MOST_ALLOCATED: u32 = 0x1010;
@@ -126,6 +130,10 @@ fn failed(facts: &DeviceFacts, limit: Duration, error: CallError) -> DeviceError
         CallError::TimedOut => DeviceError::Hung { device, limit },
         CallError::Build(cause) => DeviceError::Build { device, cause },
         CallError::NoLibrary(cause) => DeviceError::NoLibrary { cause },
+        // Drivers may allocate with the first use.
+        CallError::Failed { status: NO_MEMORY | NO_RESOURCES, .. } => {
+            DeviceError::OutOfMemory { device, bytes: facts.memory }
+        }
         CallError::Failed { call, status } => {
             DeviceError::Lost { device, cause: format!("{call} returned {status}") }
         }

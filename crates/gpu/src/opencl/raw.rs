@@ -86,7 +86,7 @@ fn functions() -> Result<&'static Functions, String> {
         for name in LIBRARIES {
             // SAFETY: the library of OpenCL drivers, and the drivers that it loads, are as trusted as the system that
             // they are installed in. Nothing else runs when a library is loaded.
-            match unsafe { Library::new(name) } {
+            match unsafe { load_of_system(name) } {
                 Ok(library) => {
                     let functions = Functions::load(&library).map_err(|error| error.to_string());
                     std::mem::forget(library);
@@ -98,6 +98,21 @@ fn functions() -> Result<&'static Functions, String> {
         Err(cause)
     };
     LOADED.get_or_init(load).as_ref().map_err(String::clone)
+}
+
+/// Loads a library of the system: on Windows not one in the directory of the process.
+unsafe fn load_of_system(name: &str) -> Result<Library, libloading::Error> {
+    #[cfg(windows)]
+    {
+        use libloading::os::windows::{LOAD_LIBRARY_SEARCH_SYSTEM32, Library as OfSystem};
+        // SAFETY: that of the caller.
+        unsafe { OfSystem::load_with_flags(name, LOAD_LIBRARY_SEARCH_SYSTEM32) }.map(Library::from)
+    }
+    #[cfg(not(windows))]
+    // SAFETY: that of the caller.
+    unsafe {
+        Library::new(name)
+    }
 }
 
 fn passed(call: &'static str, status: Status) -> Result<(), CallError> {

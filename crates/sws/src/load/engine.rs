@@ -46,9 +46,14 @@ const IN_MEMORY: &str =
 /// The same, of a budget without slots.
 const NO_SLOTS: &str = "the budget has no slots for experts, which alone can move to a graphics card; raise --ram, or leave out --vram";
 
+/// The same, of a plan that was made while no device could be opened.
+const UNPLANNED: &str = "the memory of the device could not be planned for; leave out --vram, or let no other program use the device";
+
 fn in_memory(loader: &mut Loader<'_>) -> Result<LoadedBackend> {
-    if loader.options.vram != VramChoice::Off {
-        return Err(Error::Vram(IN_MEMORY.to_owned()));
+    match loader.options.vram {
+        VramChoice::Off => {}
+        VramChoice::Auto => loader.warnings.push(Warning::NoVram(IN_MEMORY.to_owned())),
+        VramChoice::Bytes(_) => return Err(Error::Vram(IN_MEMORY.to_owned())),
     }
     requested_context(loader)?;
     let source = resident::load(loader)?;
@@ -83,6 +88,9 @@ fn streamed(loader: &mut Loader<'_>, text: &TextCodec, threads: &Threads) -> Res
     }
     if plan.slots.is_empty() && matches!(vram, Vram::Open(_)) {
         vram = Vram::unusable(loader.options.vram, NO_SLOTS.to_owned())?;
+    }
+    if vram.host_bytes() > plan.ledger.get(MemoryUse::Device) {
+        vram = Vram::unusable(loader.options.vram, UNPLANNED.to_owned())?;
     }
     let corrections = planning.corrections.clone();
     let draft = planning.draft(loader, &plan)?;

@@ -172,7 +172,10 @@ impl Loader<'_> {
     /// Returns a planner for any budget, without loading anything.
     pub fn planning(mut self) -> Result<Planning> {
         let (threads, text) = self.resolve()?;
-        Planning::new(&self, &text, &threads)
+        let mut planning = Planning::new(&self, &text, &threads)?;
+        // The memory of the device is for the one that runs.
+        planning.vram = Vram::Off;
+        Ok(planning)
     }
 
     /// Returns the plan for the budget, without loading anything.

@@ -78,7 +78,7 @@ pub(crate) fn run(mut args: args::ChatArgs) -> anyhow::Result<ExitCode> {
         let line = match lines.next()? {
             InputLine::Text(line) => line,
             InputLine::Unreadable(why) => {
-                note!("sws: {why}");
+                note!("sws: experts stay on the CPU: {why}");
                 continue;
             }
             InputLine::End => return Ok(ExitCode::SUCCESS),
@@ -336,7 +336,7 @@ impl ChatSession {
         }
         note!("{}", closing(&made, &metrics));
         if let Some(why) = card_failure(&metrics) {
-            note!("sws: {why}");
+            note!("sws: experts stay on the CPU: {why}");
         }
         if let Some(line) = ending(&made, &self.generation.sampling, full_context) {
             note!("{line}");

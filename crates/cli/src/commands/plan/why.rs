@@ -268,6 +268,10 @@ impl PlanSettings<'_> {
                 "auto".to_owned(),
                 format!("it depends on the weights; a layer takes {of_each} of {all}"),
             ],
+            Some(None) if self.spec.looped.is_some() => [
+                none,
+                "a token visits some layers several times, which no draft forecasts".to_owned(),
+            ],
             Some(None) => {
                 [none, "the experts are small beside a draft, which takes their memory".to_owned()]
             }
