@@ -120,6 +120,7 @@ impl Texts {
             experts: experts.max().unwrap_or(0),
             top_k: spec.max_top_k(),
         };
+        ensure!(spec.looped.is_none(), "a trace cannot tell visits of one layer apart");
         let layers = spec.layers.len();
         let mut trace = Trace::new(shape)?;
         let mut all = Vec::new();

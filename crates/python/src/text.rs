@@ -26,6 +26,8 @@ pub(crate) struct TextEnd {
     counters: Option<Counters>,
     routes: Option<Trace>,
     logits: Option<LogitArray>,
+    /// True if a token visits layers several times.
+    is_looped: bool,
 }
 
 type TextSteps = PendingSteps<Piece, TextEnd>;
@@ -102,6 +104,7 @@ impl TextEnd {
             counters: model.gauge().map(|gauge| gauge.read()),
             routes,
             logits,
+            is_looped: model.model().spec().looped.is_some(),
         }
     }
 
@@ -313,6 +316,11 @@ impl PyText {
     /// The routes as the contents of a file for `sws replay`.
     #[getter]
     fn trace<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        if self.recorded(|end| Some(end.is_looped), "routes")? {
+            return Err(PyValueError::new_err(
+                "the model visits layers several times for a token, which a trace cannot tell apart; routes has every visit",
+            ));
+        }
         let trace = self.recorded(|end| end.routes.as_ref().map(Trace::write), "routes")?;
         Ok(PyBytes::new(py, &trace))
     }

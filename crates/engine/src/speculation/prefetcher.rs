@@ -50,6 +50,8 @@ pub(crate) struct Prefetcher {
     known: BTreeSet<PieceId>,
     /// True while a pass has so many tokens that they use nearly all experts of every layer.
     sweeping: bool,
+    /// The last of the layers that a pass visits several times. An earlier one may follow it.
+    turns_at: Option<u32>,
     /// Pieces for free slots, chosen by the expert usage of earlier runs.
     pub(crate) fill: WarmFill,
 }
@@ -152,8 +154,15 @@ impl Prefetcher {
             pinned: BTreeSet::new(),
             known: BTreeSet::new(),
             sweeping: false,
+            turns_at: None,
             fill: WarmFill::default(),
         }
+    }
+
+    /// Prefetches nothing for the layer behind this one.
+    pub(crate) fn turning_at(mut self, layer: Option<u32>) -> Prefetcher {
+        self.turns_at = layer;
+        self
     }
 
     /// Number of experts in a layer; 0 for a dense one.
@@ -276,6 +285,9 @@ impl Prefetcher {
     /// Returns the next layer with experts if a pass of `tokens` tokens uses nearly all of them and
     /// nothing else is queued, with the probability of each expert and the priority of its read.
     pub(crate) fn next_layer(&self, layer: u32, tokens: usize) -> Option<(usize, f32, Priority)> {
+        if self.turns_at == Some(layer) {
+            return None;
+        }
         let after = layer as usize + 1;
         let next = (after..self.layers.len()).find(|&layer| self.layers[layer].is_some())?;
         let probability = usage(self.layers[next], tokens);

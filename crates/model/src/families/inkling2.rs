@@ -92,17 +92,20 @@ const FULL_EVERY: usize = 6;
 
 /// Defaults in which Inkling 2 and its looped variant differ: heads of layers with a window, and the
 /// position from which queries grow.
-pub(super) struct Sizes {
+pub(super) struct ClassDefaults {
     pub(super) heads: usize,
     pub(super) growth: f64,
 }
 
 fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
-    sized(config, &Sizes { heads: 48, growth: 128_000.0 })
+    sized(config, &ClassDefaults { heads: 48, growth: 128_000.0 })
 }
 
 /// The model that a configuration describes, where absent entries mean this.
-pub(super) fn sized(config: &FamilyConfig, sizes: &Sizes) -> Result<ModelSpec, ConfigError> {
+pub(super) fn sized(
+    config: &FamilyConfig,
+    sizes: &ClassDefaults,
+) -> Result<ModelSpec, ConfigError> {
     only(config, "scoring_func", "sigmoid")?;
     let number = |key, default: f64| {
         config.get(key).map_or(Ok(default), ConfigEntry::positive).map(|number| number as f32)

@@ -3,9 +3,9 @@
 
 use sws_format::PieceKind;
 
-use super::inkling2::{self, Sizes, sized};
+use super::inkling2::{self, ClassDefaults, sized};
 use super::{Ends, Family, TensorRule, matrix, small};
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT, within};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT, MAX_LAYERS, within};
 use crate::role::Role;
 use crate::spec::{LoopSpec, ModelSpec};
 use crate::spellings::LOOP_OF_INKLING2;
@@ -45,18 +45,18 @@ const MESSAGES: &[TensorRule] = &[
 const MAX_ROUNDS: u64 = 64;
 
 fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
-    let mut spec = sized(config, &Sizes { heads: 24, growth: 8192.0 })?;
+    let mut spec = sized(config, &ClassDefaults { heads: 24, growth: 8192.0 })?;
     let layers = spec.layers.len();
     let every = spec.kept.map_or(1, |kept| kept.every);
     let [of_first, of_end, of_rounds, of_rank] = [0, 1, 2, 3].map(|place| entry(config, place));
-    let (of_first, of_end) = (of_first?, of_end?);
+    let (of_first, of_end, of_rounds) = (of_first?, of_end?, of_rounds?);
     let number = |entry: Option<ConfigEntry<'_>>, default, limit| {
         entry.map_or(Ok(default), |entry| entry.size(limit))
     };
     let looped = LoopSpec {
         first: number(of_first, 6, MAX_COUNT)?,
         end: number(of_end, 18, MAX_COUNT)?,
-        rounds: number(of_rounds?, 3, MAX_ROUNDS)?,
+        rounds: number(of_rounds, 3, MAX_ROUNDS)?,
         rank: number(of_rank?, 64, MAX_COUNT)?,
     };
     let [[_, first], [_, end], ..] = LOOP_OF_INKLING2;
@@ -67,6 +67,11 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     if !looped.first.is_multiple_of(every) || looped.first >= looped.end {
         let reason = format!("which must be a multiple of {every} below {}", looped.end);
         return Err(of_first.ok_or(ConfigError::MissingKey(first))?.invalid(reason));
+    }
+    if layers + looped.more() > MAX_LAYERS as usize {
+        let reason = format!("so that a pass would visit more than {MAX_LAYERS} layers");
+        let entry = of_rounds.or(of_end).ok_or(ConfigError::MissingKey(end))?;
+        return Err(entry.invalid(reason));
     }
     spec.looped = (looped.rounds > 1).then_some(looped);
     Ok(spec)
@@ -79,6 +84,17 @@ fn entry<'a>(
 ) -> Result<Option<ConfigEntry<'a>>, ConfigError> {
     let [within_object, beside] = LOOP_OF_INKLING2[place];
     let key = within_object.split_once('.').map_or(within_object, |(_, key)| key);
-    let of_object = config.get("loop_config").map(|object| within(object, key)).transpose()?;
-    Ok(of_object.flatten().or_else(|| config.get(beside)))
+    // What the language model says itself comes before what is said around it.
+    for level in config.levels() {
+        let get = |key| level.get(key).filter(|value| !value.is_null());
+        if let Some(value) = get("loop_config")
+            && let Some(entry) = within(ConfigEntry { key: "loop_config", value }, key)?
+        {
+            return Ok(Some(entry));
+        }
+        if let Some(value) = get(beside) {
+            return Ok(Some(ConfigEntry { key: beside, value }));
+        }
+    }
+    Ok(None)
 }

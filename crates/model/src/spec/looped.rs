@@ -28,7 +28,7 @@ impl LoopSpec {
     }
 
     /// Number of visits in a pass beyond one for each layer.
-    const fn more(&self) -> usize {
+    pub(crate) const fn more(&self) -> usize {
         (self.rounds - 1) * self.layers()
     }
 }
@@ -61,6 +61,12 @@ impl ModelSpec {
     /// The mixtures of experts in the order of a pass.
     pub fn routings(&self) -> impl Iterator<Item = &MoeSpec> {
         self.in_order().filter_map(LayerSpec::moe)
+    }
+
+    /// The mixtures of experts of visits beyond the first of each layer.
+    pub fn routings_again(&self) -> impl Iterator<Item = &MoeSpec> {
+        let again = self.looped.into_iter().flat_map(|of| of.end..of.end + of.more());
+        again.filter_map(|visit| self.layers[self.layer_of(visit)].moe())
     }
 
     /// Number of visits of a layer in a pass.

@@ -11,8 +11,11 @@ use crate::Model;
 impl Model {
     /// Hit rates in earlier runs of this model, for
     /// [`Planner::set_hits`](crate::Planner::set_hits). `None` before the first run that was long
-    /// enough.
+    /// enough, and for a model that visits layers several times, of which routes have the last visit.
     pub fn earlier_hits(&self) -> Option<HitCurve> {
+        if self.spec().looped.is_some() {
+            return None;
+        }
         let file = self.learned_file()?;
         let fingerprint = &self.manifest().model.fingerprint;
         HitCurve::replayed(&earlier_routes(&file, fingerprint, routes_of(self.spec()))?)

@@ -1,5 +1,6 @@
 //! Sizes of a model's pieces, and the order in which they are pinned.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use sws_format::{Manifest, PieceId, PieceKind};
@@ -179,7 +180,7 @@ impl PieceSizes {
         }
         pieces.stand_ins.sort_unstable();
         pieces.slots = SlotSizes::new(experts, spec.max_top_k());
-        pieces.sort();
+        pieces.sort(spec);
         Ok(pieces)
     }
 
@@ -201,12 +202,12 @@ impl PieceSizes {
 
     /// Sorts the cyclic pieces in the order of pinning.
     ///
-    /// Every cyclic piece saves as many bytes per token as it takes, so the order is free to serve
-    /// other ends. Norms and routers come first: they are small, and forecasts need them. Large
+    /// Every cyclic piece saves as many bytes per visit as it takes, so the order among layers that a
+    /// pass visits as often is free to serve other ends. Norms and routers come first: they are small, and forecasts need them. Large
     /// kinds come before small ones, which then fill the remaining space. Layers are ordered so
     /// that every prefix is spread evenly. Streamed layers then alternate with resident ones, and
     /// the device reads on while resident ones are computed.
-    fn sort(&mut self) {
+    fn sort(&mut self, spec: &ModelSpec) {
         let mut largest: HashMap<PieceKind, u64> = HashMap::new();
         for piece in &self.cyclic {
             let kind = largest.entry(piece.id.kind()).or_default();
@@ -216,8 +217,9 @@ impl PieceSizes {
             |kind| matches!(kind, PieceKind::Norms | PieceKind::FinalNorm | PieceKind::Router);
         self.cyclic.sort_by_key(|piece| {
             let kind = piece.id.kind();
-            let layer = piece.id.layer().unwrap_or(0).reverse_bits();
-            (!first(kind), std::cmp::Reverse(largest[&kind]), kind, layer)
+            let times = piece.id.layer().map_or(1, |layer| spec.times(layer as usize));
+            let layer = piece.id.layer().unwrap_or(0);
+            (!first(kind), Reverse(largest[&kind]), kind, Reverse(times), layer.reverse_bits())
         });
     }
 

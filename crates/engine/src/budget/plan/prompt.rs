@@ -12,6 +12,8 @@ pub struct PromptReads {
     pub infrastructure: u64,
     /// Number of experts in each layer with experts, and the number of them that a token uses.
     pub experts: Vec<[usize; 2]>,
+    /// The same of later visits of layers that a pass visits several times.
+    pub again: Vec<[usize; 2]>,
     /// Bytes of an expert, on average.
     pub expert: u64,
     /// Experts that stay in memory from one pass to the next.
@@ -32,10 +34,14 @@ impl PromptReads {
     /// finds no expert in memory.
     pub fn passes(&self, tokens: usize) -> impl Iterator<Item = (Range<usize>, u64)> {
         let chunk = self.chunk.max(1);
+        let all: usize = self.experts.iter().map(|[experts, _]| experts).sum();
+        // What a later visit finds in memory.
+        let kept = (self.slots as f64 / all.max(1) as f64).min(1.0);
         (0..tokens).step_by(chunk).map(move |first| {
             let part = first..tokens.min(first + chunk);
             let held = if first == 0 { 0.0 } else { self.slots as f64 };
-            let absent = (self.used(part.len()) - held).max(0.0);
+            let absent = (used(&self.experts, part.len()) - held).max(0.0)
+                + used(&self.again, part.len()) * (1.0 - kept);
             (part, self.infrastructure + (absent * self.expert as f64) as u64)
         })
     }
@@ -55,7 +61,7 @@ impl PromptReads {
         let passes = self.passes(tokens).map(|(part, bytes)| {
             let reading = bytes as f64 / disk;
             let computing = computing(&part) + bytes as f64 * TAKING / threads.max(1) as f64;
-            match self.used(part.len()) >= SWEEP * all as f64 {
+            match used(&self.experts, part.len()) >= SWEEP * all as f64 {
                 // Computing cannot overlap the reads of the first layer.
                 true => reading.max(computing) + reading.min(computing) / layers,
                 false => reading + computing,
@@ -63,16 +69,17 @@ impl PromptReads {
         });
         passes.sum()
     }
+}
 
-    /// Expected number of experts used by this many tokens, over all layers, if tokens choose
-    /// independently.
-    fn used(&self, tokens: usize) -> f64 {
-        let layers = self.experts.iter().map(|&[experts, top_k]| {
-            let unused = 1.0 - top_k as f64 / experts.max(1) as f64;
-            experts as f64 * (1.0 - unused.powf(tokens as f64))
-        });
-        layers.sum()
+/// Expected number of experts used by this many tokens, over all layers, if tokens choose
+/// independently.
+fn used(layers: &[[usize; 2]], tokens: usize) -> f64 {
+    let mut sum = 0.0;
+    for &[experts, top_k] in layers {
+        let unused = 1.0 - top_k as f64 / experts.max(1) as f64;
+        sum += experts as f64 * (1.0 - unused.powf(tokens as f64));
     }
+    sum
 }
 
 impl Planner {
@@ -83,7 +90,8 @@ impl Planner {
         let streamed = streamed.map(|piece| piece.per_pass(&self.spec));
         PromptReads {
             infrastructure: streamed.sum(),
-            experts: self.spec.routings().map(|moe| [moe.experts, moe.top_k]).collect(),
+            experts: self.spec.moes().map(|moe| [moe.experts, moe.top_k]).collect(),
+            again: self.spec.routings_again().map(|moe| [moe.experts, moe.top_k]).collect(),
             expert: slots.bytes().checked_div(slots.experts() as u64).unwrap_or(0),
             slots: split.slots.iter().map(|class| class.count).sum(),
             chunk,
@@ -100,12 +108,17 @@ mod tests {
         let reads = PromptReads {
             infrastructure: 7,
             experts: vec![[8, 2], [8, 2]],
+            again: Vec::new(),
             expert: 1000,
             slots: 4,
             chunk: 100,
         };
         let passes: Vec<_> = reads.passes(250).collect();
         assert_eq!(passes, [(0..100, 16_006), (100..200, 12_006), (200..250, 12_006)]);
+        // A later visit reads what the slots have not kept.
+        let reads = PromptReads { again: vec![[8, 2]], ..reads };
+        let passes: Vec<_> = reads.passes(150).collect();
+        assert_eq!(passes, [(0..100, 22_006), (100..150, 18_006)]);
         // One token uses a quarter of the experts.
         assert_eq!(reads.passes(1).collect::<Vec<_>>(), [(0..1, 4007)]);
         let of =

@@ -57,6 +57,8 @@ fn spellings_that_describe_the_same_model() {
         ("qwen3_5", &[("tie_word_embeddings", json!(null))], &[]),
         ("llama", &[("tie_embedding", json!(true))], &[]),
         ("lfm2_moe", &[("tie_embedding", json!(false))], &[("tie_word_embeddings", json!(false))]),
+        // What the language model says itself comes first.
+        ("inkling2_loop", &[("loop_config", json!({"num_passes": 3}))], &[]),
         // Layers with a window have another base than the others.
         ("gemma3_text_v5cfg",
             &[("rope_parameters.sliding_attention.rope_theta", absent()), ("rope_local_base_freq", json!(5000)),
@@ -355,6 +357,9 @@ fn options_that_are_refused() {
         ("inkling2_loop", &[("text_config.loop_num_passes", json!(0))], "`loop_num_passes`, which must be at least 1"),
         ("inkling2_loop", &[("text_config.loop_num_passes", json!(65))], "`loop_num_passes`, and no model has more than 64"),
         ("inkling2_loop", &[("text_config.loop_gate_rank", json!("low"))], "`loop_gate_rank` is \"low\""),
+        ("inkling2_loop", &[("text_config.num_hidden_layers", json!(4000)), ("text_config.layer_types", json!(ABSENT)),
+            ("text_config.n_layers_per_attn_res_block", json!(100)), ("text_config.loop_layer_index_start", json!(100)),
+            ("text_config.loop_layer_index_end", json!(4000))], "so that a pass would visit more than 4096 layers"),
         ("inkling2_loop", &[("text_config.loop_config", json!({"num_passes": 3}))], "is another name of"),
         ("inkling2_loop_text", &[("loop_config", json!(3))], "`loop_config` is 3 instead of an object"),
         ("inkling", &[("text_config.shared_expert_sink", json!(false))], "`shared_expert_sink` = false"),

@@ -97,16 +97,16 @@ impl Random {
 
 /// Number of detected flips, and of those without effect.
 #[derive(Debug, Default)]
-struct Count {
+struct FlipCount {
     detected: usize,
     harmless: usize,
 }
 
 /// Flips bits one at a time and restores them, cycling through the files. Modification times are
 /// preserved.
-fn flip(dir: &Path, cache: Option<&Path>, flips: usize, random: &mut Random) -> Count {
+fn flip(dir: &Path, cache: Option<&Path>, flips: usize, random: &mut Random) -> FlipCount {
     let before = Outputs::of(dir, cache).unwrap();
-    let mut count = Count::default();
+    let mut count = FlipCount::default();
     let mut missed: BTreeMap<PathBuf, usize> = BTreeMap::new();
     for path in files(dir).iter().cycle().take(flips) {
         let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
