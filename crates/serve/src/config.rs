@@ -131,7 +131,7 @@ impl ServerLimits {
     /// Maximum bytes of the texts of all waiting requests, and of those of one request: tokens, stop strings
     /// and biases.
     pub(crate) fn waiting(&self) -> usize {
-        2 * self.body
+        self.body
     }
 
     /// Minimum number of bytes that arrive in each span of [`ServerLimits::body_time`].

@@ -377,7 +377,7 @@ mod tests {
             other => panic!("no text waits: {other:?}"),
         };
         // What comes alone may always wait, however long.
-        let limits = ServerLimits { body: 1 << 20, ..limits(9) };
+        let limits = ServerLimits { body: 2 << 20, ..limits(9) };
         queue.push(vec![large(0), large(1)], &limits).unwrap();
         assert_eq!(queue.push(vec![large(0)], &limits).unwrap_err().status.as_u16(), 429);
         // The second text of a request that has begun counts.
