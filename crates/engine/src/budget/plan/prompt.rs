@@ -116,8 +116,8 @@ mod tests {
         let passes: Vec<_> = reads.passes(250).collect();
         assert_eq!(passes, [(0..100, 16_006), (100..200, 12_006), (200..250, 12_006)]);
         // A later visit reads what the slots have not kept.
-        let reads = PromptReads { again: vec![[8, 2]], ..reads };
-        let passes: Vec<_> = reads.passes(150).collect();
+        let looped = PromptReads { again: vec![[8, 2]], ..reads.clone() };
+        let passes: Vec<_> = looped.passes(150).collect();
         assert_eq!(passes, [(0..100, 22_006), (100..150, 18_006)]);
         // One token uses a quarter of the experts.
         assert_eq!(reads.passes(1).collect::<Vec<_>>(), [(0..1, 4007)]);
