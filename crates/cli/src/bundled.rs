@@ -32,13 +32,13 @@ pub(crate) fn in_cache() -> anyhow::Result<PathBuf> {
         )
     };
     let dir = cache.join("bundled").join(NAME);
-    if !is_whole(&dir) {
-        if let Err(e) = write_to(&dir) {
-            bail!(
-                "the bundled model cannot be written to `{}`: {e}; make room there, or set XDG_CACHE_HOME to another directory",
-                dir.display()
-            );
-        }
+    if !is_whole(&dir)
+        && let Err(e) = write_to(&dir)
+    {
+        bail!(
+            "the bundled model cannot be written to `{}`: {e}; make room there, or set XDG_CACHE_HOME to another directory",
+            dir.display()
+        );
     }
     Ok(dir)
 }
