@@ -36,7 +36,7 @@ SLACK = 2 << 20
 HEAP_SLACK = 256 << 10
 
 MALFORMED = [
-    b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"prompt": 3.5}', b'{"prompt": "a", "max_tokens": -1}',
+    b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"prompt": 3.5}', b'{"prompt": "a", "max_tokens": "many"}',
     b'{"prompt": "a", "max_tokens": 1e400}', b'{"prompt": [1, "a"]}', b'{"prompt": [99999999]}',
     b'{"prompt": "a", "temperature": "hot"}', b'{"prompt": "a", "stop": ' + json.dumps(["x"] * 99).encode() + b"}",
     b'{"prompt": ' + b"[" * 5000 + b"]" * 5000 + b"}", b'{"prompt": "' + b"a" * 300000 + b'"}',
