@@ -24,9 +24,12 @@ pub(crate) struct Names {
 
 /// The names of the model that a configuration describes.
 pub(crate) fn of(config: &FamilyConfig) -> Result<Names, ConfigError> {
-    names(config.model_type(), config.wrapper()).ok_or_else(|| ConfigError::Unsupported {
-        model_type: config.model_type().escape_debug().take(100).collect(),
-    })
+    let model_type = config.model_type();
+    let Some(names) = names(model_type, config.wrapper()) else {
+        let model_type = model_type.escape_debug().take(100).collect();
+        return Err(ConfigError::Unsupported { model_type });
+    };
+    Ok(names)
 }
 
 /// The names of a model type, in a wrapper if one is given.
@@ -44,7 +47,7 @@ pub(crate) fn names(model_type: &str, wrapper: Option<&str>) -> Option<Names> {
     };
     let &Wrapper { prefix, head, .. } = WRAPPERS.iter().find(|it| it.model_type == wrapper)?;
     // Checkpoints of dots3-note have either.
-    let other = other.filter(|_| wrapper == DOTS3);
+    let other = if wrapper == DOTS3 { other } else { None };
     Some(Names { family, prefix, other, head, parts: family.parts() })
 }
 
@@ -62,8 +65,12 @@ impl Names {
 
     /// The rest of a name after the prefix.
     fn behind_prefix<'n>(&self, name: &'n str) -> Option<&'n str> {
-        let behind = self.other.and_then(|other| name.strip_prefix(other));
-        behind.or_else(|| name.strip_prefix(self.prefix))
+        if let Some(other) = self.other
+            && let Some(behind) = name.strip_prefix(other)
+        {
+            return Some(behind);
+        }
+        name.strip_prefix(self.prefix)
     }
 
     /// The rest of a name after the prefix of layers, from the layer's number on.
@@ -75,12 +82,15 @@ impl Names {
     /// whose name is not among those of layers.
     pub(crate) fn numbered(&self, name: &str, layers: u32) -> Option<(PieceId, &TensorRule)> {
         let rest = self.behind_prefix(name)?;
-        self.family.layer.iter().copied().flatten().find_map(|rule| {
-            let RuleTarget::Numbered(kind, first) = rule.target else { return None };
-            let number = rest.strip_prefix(rule.name)?;
-            let layer = number_below(number, layers.saturating_sub(first))? + first;
-            Some((PieceId::new(layer, kind), rule))
-        })
+        for rule in self.family.layer.iter().copied().flatten() {
+            if let RuleTarget::Numbered(kind, first) = rule.target
+                && let Some(number) = rest.strip_prefix(rule.name)
+                && let Some(above) = number_below(number, layers.saturating_sub(first))
+            {
+                return Some((PieceId::new(above + first, kind), rule));
+            }
+        }
+        None
     }
 
     /// The tensor outside layers that has this name.
@@ -89,12 +99,14 @@ impl Names {
         if name.strip_prefix(self.head) == Some(head) {
             return Some(Role::Head);
         }
-        let other = others.iter().find(|(role, other)| match role {
-            Role::HeadBias => name.strip_prefix(self.head) == Some(*other),
-            _ => self.behind_prefix(name) == Some(*other),
-        });
-        if let Some(&(role, _)) = other {
-            return Some(role);
+        for &(role, other) in others {
+            let rest = match role {
+                Role::HeadBias => name.strip_prefix(self.head),
+                _ => self.behind_prefix(name),
+            };
+            if rest == Some(other) {
+                return Some(role);
+            }
         }
         match self.behind_prefix(name)? {
             rest if rest == embedding => Some(Role::Embedding),
@@ -106,8 +118,10 @@ impl Names {
     /// The name of a tensor; the first one if there are several.
     pub(crate) fn name_of(&self, id: PieceId, role: Role) -> String {
         let &Names { family, prefix, head, .. } = self;
-        let first = self.names_of(id, role).next();
-        first.unwrap_or_else(|| match role {
+        if let Some(first) = self.names_of(id, role).next() {
+            return first;
+        }
+        match role {
             Role::Head => format!("{head}{}", family.ends.head),
             Role::FinalNorm => format!("{prefix}{}", family.ends.norm),
             Role::Embedding => format!("{prefix}{}", family.ends.embedding),
@@ -116,7 +130,7 @@ impl Names {
                 Some((_, name)) => format!("{prefix}{name}"),
                 None => format!("{id} {role:?}"),
             },
-        })
+        }
     }
 
     /// The possible names of a tensor in a layer: checkpoints may stack experts or store them
@@ -131,9 +145,9 @@ impl Names {
                     format!("{prefix}{}{}", rule.name, layer.saturating_sub(first))
                 }
                 (_, PieceKind::Expert(number) | PieceKind::Table(number)) => {
-                    numbered(prefix, layer, rule.name, b'#', number)
+                    numbered(prefix, layer, rule.name, '#', number)
                 }
-                _ => numbered(prefix, layer, rule.name, b'@', part),
+                _ => numbered(prefix, layer, rule.name, '@', part),
             })
         })
     }
@@ -141,9 +155,8 @@ impl Names {
 
 /// The name of a tensor in a layer. If `name` contains the mark, `number` takes its place. Large
 /// models have a hundred thousand names.
-fn numbered(prefix: &str, layer: u32, name: &str, mark: u8, number: u32) -> String {
-    let at = name.bytes().position(|byte| byte == mark);
-    match at.map(|at| (&name[..at], &name[at + 1..])) {
+fn numbered(prefix: &str, layer: u32, name: &str, mark: char, number: u32) -> String {
+    match name.split_once(mark) {
         Some((before, after)) => format!("{prefix}layers.{layer}.{before}{number}{after}"),
         None => format!("{prefix}layers.{layer}.{name}"),
     }
