@@ -9,6 +9,7 @@ mod deepseek;
 mod deepseek_v4;
 mod dense;
 mod dots3;
+mod entries;
 mod ernie;
 mod exaone;
 mod flint;

@@ -1,11 +1,11 @@
 //! Tables of n-grams of Qwen4-Exp: their sizes, and the numbers that determine the rows of a token.
 
-use sws_format::Value;
 use sws_kernels::functional::MAX_TAPS;
 
 use super::common::{Common, MAX_STATE, MAX_WIDTH};
+use super::entries::size_or;
 use super::qwen4::FAMILY;
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT, NGRAM_NUMBERS};
+use crate::config::{ConfigEntry, ConfigError, ConfigMap, FamilyConfig, MAX_COUNT, NGRAM_NUMBERS};
 use crate::spec::{NgramNumbers, NgramSpec};
 
 /// Limits far above any known model.
@@ -27,10 +27,13 @@ pub(super) fn ngrams(
     let Some(entry) = config.get("ple_layer_ids") else { return Ok(tables) };
     let mut own = vec![false; layers];
     for number in entry.list()? {
-        let layer = number.as_u64().and_then(|n| usize::try_from(n).ok()?.checked_sub(1));
-        let layer = layer.filter(|&l| l < layers).ok_or_else(|| {
-            entry.invalid(format!("which must list numbers of layers, from 1 to {layers}"))
-        })?;
+        let layer = match number.as_u64() {
+            Some(number) if (1..=layers as u64).contains(&number) => number as usize - 1,
+            _ => {
+                let reason = format!("which must list numbers of layers, from 1 to {layers}");
+                return Err(entry.invalid(reason));
+            }
+        };
         if full[layer] {
             return Err(config.unsupported(entry, "layers with delta nets"));
         }
@@ -39,13 +42,10 @@ pub(super) fn ngrams(
     if !own.contains(&true) {
         return Ok(tables);
     }
-    let count = |key, default, limit| {
-        config.get(key).map_or(Ok(default), |e: ConfigEntry<'_>| e.size(limit))
-    };
-    let size = count("ngram_size", 3, MAX_NGRAM)?;
-    let heads = count("heads_per_ngram", 8, MAX_COUNT)?;
+    let size = size_or(config.get("ngram_size"), 3, MAX_NGRAM)?;
+    let heads = size_or(config.get("heads_per_ngram"), 8, MAX_COUNT)?;
     let hidden = common.decoder.hidden;
-    let width = count("ple_embed_dim", hidden, MAX_WIDTH)?;
+    let width = size_or(config.get("ple_embed_dim"), hidden, MAX_WIDTH)?;
     let rows = size.saturating_sub(1) * heads;
     if rows == 0 {
         return Err(config.need("ngram_size")?.invalid("which must be at least 2"));
@@ -55,8 +55,10 @@ pub(super) fn ngrams(
         let entry = entry.ok_or(ConfigError::MissingKey("ple_embed_dim"))?;
         return Err(entry.invalid(format!("and {width} elements do not divide among {rows} rows")));
     }
-    let taps = count("ple_conv_kernel_size", 4, MAX_COUNT)?;
-    if let Some(entry) = config.get("ple_conv_kernel_size").filter(|_| taps > MAX_TAPS) {
+    let taps = size_or(config.get("ple_conv_kernel_size"), 4, MAX_COUNT)?;
+    if let Some(entry) = config.get("ple_conv_kernel_size")
+        && taps > MAX_TAPS
+    {
         return Err(config.unsupported(entry, "up to 8"));
     }
     let end = end(config)?;
@@ -72,8 +74,10 @@ pub(super) fn ngrams(
                 .need("hidden_size")?
                 .invalid("which with these n-grams no model has"));
         }
-        for (table, _) in tables.iter_mut().zip(own).filter(|(_, own)| *own) {
-            *table = Some(spec.clone());
+        for (table, own) in tables.iter_mut().zip(own) {
+            if own {
+                *table = Some(spec.clone());
+            }
         }
         return Ok(tables);
     }
@@ -83,20 +87,21 @@ pub(super) fn ngrams(
         let entry = entry.ok_or(ConfigError::MissingKey("heads_per_ngram"))?;
         return Err(entry.invalid("with which a token chooses more rows than in any model"));
     }
-    let base = count("ngram_vocab_size_base", 20_000_000, MAX_ROWS)? as u64;
-    let divisor = count("make_ngram_vocab_size_divisible_by", 128, MAX_ROWS)? as u64;
+    let base = size_or(config.get("ngram_vocab_size_base"), 20_000_000, MAX_ROWS)? as u64;
+    let divisor = size_or(config.get("make_ngram_vocab_size_divisible_by"), 128, MAX_ROWS)? as u64;
     let parts = parts(config)? as u64;
     let mut prime = base - 1;
-    for table in tables.iter_mut().zip(own).filter_map(|(table, own)| own.then_some(table)) {
+    for (table, own) in tables.iter_mut().zip(own) {
+        if !own {
+            continue;
+        }
         let mut all = 0;
         for _ in 0..rows {
             prime = next_prime(prime);
             all += prime;
         }
         let all = all.next_multiple_of(divisor);
-        let each = all.div_ceil(parts);
-        let of = |part: u64| all.saturating_sub(part * each).min(each) as usize;
-        let parts = (0..parts).map(of).take_while(|rows| *rows > 0).collect();
+        let parts = rows_of_parts(all, parts);
         let spec = NgramSpec { size, heads, dim: width / rows, taps, end, parts, numbers: None };
         if spec.past(streams * hidden) > MAX_STATE {
             return Err(config
@@ -108,32 +113,56 @@ pub(super) fn ngrams(
     Ok(tables)
 }
 
+/// The number of rows in each part of a table, of at most `parts`. All but the last have equally many.
+fn rows_of_parts(all: u64, parts: u64) -> Vec<usize> {
+    let each = all.div_ceil(parts);
+    let mut left = all;
+    let mut rows = Vec::new();
+    while left > 0 {
+        let part = left.min(each);
+        rows.push(part as usize);
+        left -= part;
+    }
+    rows
+}
+
 /// The numbers of n-grams in a GGUF file. All sizes and offsets are those of rows.
 fn numbers_of(
     entry: ConfigEntry<'_>,
     (size, rows): (usize, usize),
 ) -> Result<NgramNumbers, ConfigError> {
     let map = entry.object()?;
-    let list = |key: &'static str, count: usize, most: u64| {
-        let value = map.get(key).ok_or(ConfigError::MissingKey(key))?;
-        let entry = ConfigEntry { key, value };
-        let given = entry.list()?;
-        if given.len() < count {
-            let reason = format!("of {} entries, where {count} are needed", given.len());
-            return Err(entry.invalid(reason));
-        }
-        let fits = |value: &Value| value.as_u64().filter(|number| *number <= most);
-        let all: Option<Vec<i64>> =
-            given[..count].iter().map(|value| Some(fits(value)? as i64)).collect();
-        all.ok_or_else(|| entry.invalid(format!("which must list numbers up to {most}")))
-    };
-    let sizes = list("sizes", rows, MAX_ROWS)?;
+    let sizes = numbers_in(map, "sizes", rows, MAX_ROWS)?;
     if sizes.contains(&0) {
         let entry = ConfigEntry { key: "sizes", value: &map["sizes"] };
         return Err(entry.invalid("where a head without rows is listed"));
     }
-    let multipliers = list("multipliers", size, i64::MAX as u64)?;
-    Ok(NgramNumbers { multipliers, sizes, offsets: list("offsets", rows, MAX_ROWS)? })
+    let multipliers = numbers_in(map, "multipliers", size, i64::MAX as u64)?;
+    Ok(NgramNumbers { multipliers, sizes, offsets: numbers_in(map, "offsets", rows, MAX_ROWS)? })
+}
+
+/// The first `count` numbers of a list, each at most `most`.
+fn numbers_in(
+    map: &ConfigMap,
+    key: &'static str,
+    count: usize,
+    most: u64,
+) -> Result<Vec<i64>, ConfigError> {
+    let value = map.get(key).ok_or(ConfigError::MissingKey(key))?;
+    let entry = ConfigEntry { key, value };
+    let given = entry.list()?;
+    if given.len() < count {
+        let reason = format!("of {} entries, where {count} are needed", given.len());
+        return Err(entry.invalid(reason));
+    }
+    let mut numbers = Vec::with_capacity(count);
+    for value in &given[..count] {
+        match value.as_u64() {
+            Some(number) if number <= most => numbers.push(number as i64),
+            _ => return Err(entry.invalid(format!("which must list numbers up to {most}"))),
+        }
+    }
+    Ok(numbers)
 }
 
 /// The token that ends a text; the first one if there are several.
@@ -150,7 +179,7 @@ fn end(config: &FamilyConfig) -> Result<u32, ConfigError> {
 
 /// Number of parts of a table.
 fn parts(config: &FamilyConfig) -> Result<u32, ConfigError> {
-    config.get("split_ngram_parts").map_or(Ok(512), |e| Ok(e.size(MAX_PARTS)? as u32))
+    Ok(size_or(config.get("split_ngram_parts"), 512, MAX_PARTS)? as u32)
 }
 
 /// Number of parts of n-gram tables in a checkpoint; 0 for families without such tables.
@@ -160,18 +189,36 @@ pub(crate) fn parts_of_tables(config: &FamilyConfig) -> Result<u32, ConfigError>
 
 /// The layer with the one table of a GGUF file.
 pub(crate) fn layer_with_table(config: &FamilyConfig) -> u32 {
-    let own = FAMILY.model_types.contains(&config.model_type());
-    let layers = config.get("ple_layer_ids").filter(|_| own).and_then(|it| it.value.as_list());
-    let first = layers.and_then(|all| all.first()?.as_u64()?.checked_sub(1));
-    first.and_then(|layer| u32::try_from(layer).ok()).unwrap_or(0)
+    if FAMILY.model_types.contains(&config.model_type())
+        && let Some(entry) = config.get("ple_layer_ids")
+        && let Some([first, ..]) = entry.value.as_list()
+        && let Some(number @ 1..) = first.as_u64()
+    {
+        return u32::try_from(number - 1).unwrap_or(0);
+    }
+    0
 }
 
 fn next_prime(after: u64) -> u64 {
-    let is_prime = |n: &u64| {
-        let odd = (3..).step_by(2).take_while(|d| d * d <= *n);
-        *n == 2 || *n > 2 && n % 2 == 1 && odd.into_iter().all(|d| !n.is_multiple_of(d))
-    };
-    (after + 1..).find(is_prime).expect("there are primes above any number")
+    let mut next = after + 1;
+    while !is_prime(next) {
+        next += 1;
+    }
+    next
+}
+
+fn is_prime(n: u64) -> bool {
+    if n < 3 || n.is_multiple_of(2) {
+        return n == 2;
+    }
+    let mut divisor = 3;
+    while divisor * divisor <= n {
+        if n.is_multiple_of(divisor) {
+            return false;
+        }
+        divisor += 2;
+    }
+    true
 }
 
 #[cfg(test)]

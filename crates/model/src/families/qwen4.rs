@@ -1,11 +1,13 @@
 //! Qwen4-Exp: several residual streams with gates for their elements, n-gram tables in some layers,
 //! delta nets in most layers, and attention to selected blocks in the others.
 
-use sws_format::{PieceKind, Value};
+use sws_format::PieceKind;
 use sws_kernels::functional::{Activation, MAX_STREAMS, StreamWriting, Streams};
 
 use super::common::{Common, FamilyDefaults, MAX_WIDTH, moe};
+use super::entries::size_or;
 use super::ngrams::ngrams;
+use super::per_layer::{by_words, each_layer, every_nth};
 use super::qwen_moe::{MOE, SHARED};
 use super::qwen_next::{self, DELTA, SEPARATE, STACKED};
 use super::{ATTENTION, ENDS, EXPERTS, Ends, Family, RuleTarget, TensorRule, matrix, small};
@@ -98,11 +100,13 @@ const MAX_BUDGET: u64 = 1 << 20;
 
 fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let mut common = qwen_next::read(config, &DEFAULTS)?;
-    let count = config.get("hc_count").map_or(Ok(4), |entry| entry.size(MAX_STREAMS as u64))?;
-    if let Some(entry) = config.get("hc_count").filter(|_| count < 2) {
+    let count = size_or(config.get("hc_count"), 4, MAX_STREAMS as u64)?;
+    if let Some(entry) = config.get("hc_count")
+        && count < 2
+    {
         return Err(config.unsupported(entry, "at least 2 residual streams"));
     }
-    let rank = config.get("hc_lowrank").map_or(Ok(320), |entry| entry.size(MAX_WIDTH))?;
+    let rank = size_or(config.get("hc_lowrank"), 320, MAX_WIDTH)?;
     common.decoder.streams = Some(Streams { count, writing: StreamWriting::Alone, eps: 0.0 });
     let full = full(config, common.layers)?;
     let attention = attention(config, &common, full.contains(&true))?;
@@ -132,20 +136,12 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
 fn full(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> {
     const KINDS: &str = "full_attention, indexed_attention and linear_attention";
     if let Some(entry) = config.get("layer_types") {
-        let types = entry.list()?;
-        if types.len() != layers {
-            let reason = format!("of {} entries for {layers} layers", types.len());
-            return Err(entry.invalid(reason));
-        }
-        let of = |kind: &Value| match kind.as_str() {
-            Some("full_attention" | "indexed_attention") => Ok(true),
-            Some("linear_attention") => Ok(false),
-            _ => Err(config.unsupported(entry, KINDS)),
-        };
-        return types.iter().map(of).collect();
+        let kinds =
+            [("full_attention", true), ("indexed_attention", true), ("linear_attention", false)];
+        return by_words(config, entry, each_layer(entry, layers)?, &kinds, KINDS);
     }
-    let every = config.get("full_attention_interval").map_or(Ok(4), |e| e.size(MAX_COUNT))?;
-    Ok((1..=layers).map(|l| l.is_multiple_of(every)).collect())
+    let every = size_or(config.get("full_attention_interval"), 4, MAX_COUNT)?;
+    Ok(every_nth(every, layers))
 }
 
 fn attention(
