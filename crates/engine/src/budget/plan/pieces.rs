@@ -94,7 +94,7 @@ pub(super) struct PieceSizes {
     pub(super) stand_ins: Vec<(PieceId, u64)>,
     /// Bytes of experts that are in stand-ins and not in slots.
     pub(super) shared: u64,
-    /// Bytes of experts that are stored in their stand-ins rather than in slots.
+    /// Maximum bytes of the smallest block of a matrix that every token needs.
     pub(super) cyclic_unit: u64,
     /// Maximum bytes of the smallest block of an expert's matrix.
     pub(super) expert_unit: u64,
