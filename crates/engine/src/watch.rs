@@ -1,5 +1,6 @@
 //! Current state of a run, for readers in other threads.
 
+use std::iter::repeat_with;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use sws_format::{PieceId, PieceKind};
 use sws_model::ModelSpec;
 use sws_store::NVMeWeightStore;
 
-use crate::wait::Waiter;
+use crate::wait::{Waiter, bytes_read};
 
 pub use crate::recording::{RecordedRead, RecordedStep, Recording, RecordingStep};
 
@@ -165,7 +166,9 @@ impl RunWatch {
         let mut firsts = vec![0];
         let mut all = 0;
         for layer in &spec.layers {
-            all += layer.moe().map_or(0, |moe| moe.experts);
+            if let Some(moe) = layer.moe() {
+                all += moe.experts;
+            }
             firsts.push(all);
         }
         let store = store.map_or_else(Weak::new, Arc::downgrade);
@@ -186,8 +189,8 @@ impl RunWatch {
         let board = self.0.board.get_or_init(|| Board {
             is_on: AtomicBool::new(false),
             is_timed: AtomicBool::new(false),
-            laps: self.0.firsts.iter().map(|_| LayerStart::default()).collect(),
-            cells: (0..cells).map(|_| AtomicU32::new(0)).collect(),
+            laps: repeat_with(LayerStart::default).take(self.0.firsts.len()).collect(),
+            cells: repeat_with(AtomicU32::default).take(cells).collect(),
             is_stale: AtomicBool::new(true),
             pass: AtomicU32::new(0),
             tokens: AtomicU32::new(0),
@@ -228,12 +231,18 @@ impl RunWatch {
     /// Records a step.
     pub(crate) fn step(&self, step: RecordingStep) {
         let waiter = &self.0.waiter;
-        waiter.recorder().step(|| waiter.clock().now(), step);
+        waiter.recorder().step(waiter.clock(), step);
     }
 
     /// The board to write to, if the watch is on.
     fn board(&self) -> Option<&Board> {
-        self.0.board.get().filter(|board| board.is_on.load(Relaxed))
+        let board = self.0.board.get()?;
+        board.is_on.load(Relaxed).then_some(board)
+    }
+
+    /// True between the watch's beginning and its end.
+    pub(crate) fn is_on(&self) -> bool {
+        self.board().is_some()
     }
 
     /// The layers with experts.
@@ -248,7 +257,8 @@ impl RunWatch {
         into.clear();
         let Some(board) = self.0.board.get() else { return };
         let pass = board.pass.load(Relaxed);
-        into.extend(board.cells.iter().map(|cell| {
+        into.reserve(board.cells.len());
+        for cell in &board.cells {
             let cell = cell.load(Relaxed);
             let place = match cell & PLACE {
                 0 => ExpertPlace::Disk,
@@ -260,8 +270,8 @@ impl RunWatch {
                 0 => Use::Hit,
                 _ => Use::Waited,
             };
-            ExpertCell { place, used: is_used.then_some(used) }
-        }));
+            into.push(ExpertCell { place, used: is_used.then_some(used) });
+        }
     }
 
     /// Starts timing the layers of passes with the next pass, or stops it. Timing costs one reading
@@ -277,18 +287,16 @@ impl RunWatch {
     pub fn laps(&self, into: &mut Vec<Lap>) {
         into.clear();
         let Some(board) = self.0.board.get() else { return };
-        let laps = board.laps.windows(2).map(|ends| {
-            let between = |of: fn(&LayerStart) -> &AtomicU64| {
-                let [from, to] = [&ends[0], &ends[1]].map(|mark| of(mark).load(Relaxed));
-                Duration::from_nanos(to.saturating_sub(from))
-            };
-            Lap {
-                time: between(|mark| &mark.at),
-                waiting: between(|mark| &mark.stalled),
-                reading: between(|mark| &mark.busy),
-            }
-        });
-        into.extend(laps);
+        let laps = board.laps.windows(2);
+        into.reserve(laps.len());
+        for ends in laps {
+            let [from, to] = [&ends[0], &ends[1]];
+            into.push(Lap {
+                time: between(&from.at, &to.at),
+                waiting: between(&from.stalled, &to.stalled),
+                reading: between(&from.busy, &to.busy),
+            });
+        }
     }
 
     /// Current totals.
@@ -296,13 +304,11 @@ impl RunWatch {
         let RunShared { board, source, waiter, store, .. } = &*self.0;
         let now = waiter.clock().now();
         let stats = store.upgrade().map(|store| store.stats());
-        let nanos = |number: &AtomicU64| Duration::from_nanos(number.load(Relaxed));
         let stalled = waiter.stalled();
         let source = nanos(source);
         let mut tally = RunTally { now, stalled, source, ..RunTally::default() };
         if let Some(stats) = stats {
-            let traffic = [&stats.demanded, &stats.ahead, &stats.speculative];
-            tally.device_bytes = traffic.map(|traffic| traffic.bytes).iter().sum();
+            tally.device_bytes = bytes_read(&stats);
             tally.device_busy = stats.busy;
         }
         let Some(board) = board.get() else { return tally };
@@ -324,7 +330,7 @@ impl RunWatch {
     /// Records that one or several passes are about to begin. The time before their layers counts
     /// as a part of them.
     pub(crate) fn passes_begin(&self, now: Duration) {
-        self.0.waiter.recorder().step(|| now, RecordingStep::Passes);
+        self.0.waiter.recorder().step_at(now, RecordingStep::Passes);
         let Some(board) = self.board() else { return };
         board.since.store(now.as_nanos() as u64, Relaxed);
         board.is_running.store(true, Relaxed);
@@ -342,7 +348,7 @@ impl RunWatch {
     /// Records that the passes are over, if any are running, and the time that the source has taken
     /// so far.
     pub(crate) fn passes_end(&self, now: Duration, source: Duration) {
-        self.0.waiter.recorder().step(|| now, RecordingStep::Over);
+        self.0.waiter.recorder().step_at(now, RecordingStep::Over);
         self.0.source.store(source.as_nanos() as u64, Relaxed);
         let Some(board) = self.board() else { return };
         self.mark(board, board.laps.len() - 1);
@@ -353,11 +359,10 @@ impl RunWatch {
         }
     }
 
-    /// Stores the time that the source has taken so far, if the watch has begun.
-    pub(crate) fn source_took(&self, time: impl FnOnce() -> Duration) {
-        if self.board().is_some() {
-            self.0.source.store(time().as_nanos() as u64, Relaxed);
-        }
+    /// Stores the time that the source has taken so far, which changes while the watch
+    /// [is on](Self::is_on).
+    pub(crate) fn source_took(&self, time: Duration) {
+        self.0.source.store(time.as_nanos() as u64, Relaxed);
     }
 
     /// Records that the pass has reached a layer.
@@ -370,9 +375,10 @@ impl RunWatch {
 
     /// Records the start of a layer or, after the last one, the end of the pass.
     fn mark(&self, board: &Board, layer: usize) {
-        let Some(mark) = board.laps.get(layer).filter(|_| board.is_timed.load(Relaxed)) else {
+        if !board.is_timed.load(Relaxed) {
             return;
-        };
+        }
+        let Some(mark) = board.laps.get(layer) else { return };
         let RunShared { waiter, store, .. } = &*self.0;
         let busy = store.upgrade().map_or(Duration::ZERO, |store| store.stats().busy);
         mark.at.store(waiter.clock().now().as_nanos() as u64, Relaxed);
@@ -425,14 +431,13 @@ impl RunWatch {
 
     /// Records the places of all pieces, if a comparison is due. `pieces` lists those that are not
     /// on the disk.
-    pub(crate) fn compare<P: Iterator<Item = (PieceId, ExpertPlace)>>(
-        &self,
-        pieces: impl FnOnce() -> P,
-    ) {
+    pub(crate) fn compare(&self, pieces: impl Iterator<Item = (PieceId, ExpertPlace)>) {
         let Some(board) = self.board() else { return };
         if board.is_stale.swap(false, Relaxed) {
-            board.cells.iter().for_each(|cell| cell.store(cell.load(Relaxed) & !PLACE, Relaxed));
-            pieces().for_each(|(id, place)| self.moved(id, place));
+            board.place_all(ExpertPlace::Disk);
+            for (id, place) in pieces {
+                self.moved(id, place);
+            }
         }
     }
 
@@ -440,19 +445,33 @@ impl RunWatch {
     pub(crate) fn compare_resident(&self) {
         let Some(board) = self.board() else { return };
         if board.is_stale.swap(false, Relaxed) {
-            let resident = ExpertPlace::Memory as u32;
-            board.cells.iter().for_each(|cell| {
-                cell.store(cell.load(Relaxed) & !PLACE | resident, Relaxed);
-            });
+            board.place_all(ExpertPlace::Memory);
         }
     }
 
     fn cell<'b>(&self, board: &'b Board, layer: usize, expert: u32) -> Option<&'b AtomicU32> {
         let first = *self.0.firsts.get(layer)?;
         let end = *self.0.firsts.get(layer + 1)?;
-        let at = first.checked_add(expert as usize).filter(|&at| at < end)?;
-        board.cells.get(at)
+        let at = first.checked_add(expert as usize)?;
+        if at < end { board.cells.get(at) } else { None }
     }
+}
+
+impl Board {
+    /// Records the same place for every expert.
+    fn place_all(&self, place: ExpertPlace) {
+        for cell in &self.cells {
+            cell.store(cell.load(Relaxed) & !PLACE | place as u32, Relaxed);
+        }
+    }
+}
+
+fn nanos(number: &AtomicU64) -> Duration {
+    Duration::from_nanos(number.load(Relaxed))
+}
+
+fn between(from: &AtomicU64, to: &AtomicU64) -> Duration {
+    nanos(to).saturating_sub(nanos(from))
 }
 
 /// The number of a pass, as stored in a cell.
