@@ -13,8 +13,8 @@ use sws_hub::{
     GGUF, HubCache, Library, cache_variable, gguf_models, is_whole, library_variable, short_commit,
 };
 
-use super::machine::about;
 use super::print_report;
+use super::rounded::about;
 use crate::args;
 use crate::here::{Here, all};
 use crate::table::{table, wrapped};

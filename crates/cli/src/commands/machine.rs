@@ -1,25 +1,23 @@
 //! The machine that a plan is for: this one, measured briefly, or another one, described in a file.
 
+pub(crate) mod disk;
+
 use std::io::Read;
 use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{anyhow, bail};
 use serde::{Deserialize, Serialize};
-use sws::{Computing, Model, Others, RamBudget, Threads, disk_speed, drives_speed, memory_speed};
+use sws::{Computing, Model, Others, RamBudget, Threads, drives_speed, memory_speed};
 use sws_engine::{PerToken, TokenCosts};
-use sws_format::{FileEntry, Manifest, ModelIdentity, open_regular};
+use sws_format::open_regular;
 use sws_kernels::Encoding;
-use sws_os::identity::FileIdentity;
 use sws_store::{ReaderKind, SystemMemory};
 
-use sws_hub::Library;
-
+use super::rounded::{digits, time};
 use super::size;
-use crate::here::newest;
+use disk::disk_of_models;
 
-/// Smallest file whose speed says something about a disk.
-const PROBED: u64 = 16 << 20;
 /// Largest description.
 const MOST_BYTES: u64 = 64 << 10;
 /// Bounds of what a description says.
@@ -224,99 +222,12 @@ impl Machine {
     }
 }
 
-/// A number with two digits that count, as estimates have no more.
-pub(crate) fn digits(number: f64) -> String {
-    if !(number.is_finite() && number > 0.0) {
-        return "-".to_owned();
-    }
-    let rounded: f64 = format!("{number:.1e}").parse().unwrap_or(number);
-    let decimals = 1 - rounded.log10().floor() as i32;
-    format!("{rounded:.0$}", decimals.clamp(0, 6) as usize)
-}
-
 /// Tokens per second, or seconds per token where that is the larger number.
 fn speed(pace: f64) -> String {
     match pace {
         _ if pace >= 1.0 => format!("about {} tokens a second", digits(pace)),
         _ => format!("about {} a token", time(1.0 / pace)),
     }
-}
-
-/// A time in the largest unit of which there are two.
-pub(crate) fn time(seconds: f64) -> String {
-    match seconds {
-        _ if seconds < 0.1 => "< 0.1 s".to_owned(),
-        _ if seconds < 120.0 => format!("{} s", digits(seconds)),
-        _ if seconds < 7200.0 => format!("{} min", digits(seconds / 60.0)),
-        _ => format!("{} h", digits(seconds / 3600.0)),
-    }
-}
-
-/// An estimate of bytes.
-pub(crate) fn about(bytes: u64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB"];
-    let mut number = bytes as f64;
-    let mut unit = 0;
-    while number >= 1000.0 && unit + 1 < units.len() {
-        number /= 1024.0;
-        unit += 1;
-    }
-    match bytes {
-        0 => "0".to_owned(),
-        _ if unit == 0 => format!("{bytes} B"),
-        _ => format!("{} {}", digits(number), units[unit]),
-    }
-}
-
-/// The speed of the disk where models are: of a file of the newest, or of this program, whose disk it
-/// may be. True if it is not known to be.
-fn disk_of_models(reader: ReaderKind) -> (Option<f64>, bool) {
-    for here in newest() {
-        if let Some((file, len)) = here.path.and_then(|path| largest_file(&path))
-            && len >= PROBED
-            && let Some(speed) = speed_of_file(&file, reader)
-        {
-            return (Some(speed), false);
-        }
-    }
-    let Ok(program) = std::env::current_exe() else { return (None, false) };
-    let models = Library::of_process().and_then(|library| device(library.dir()));
-    let is_elsewhere = models.is_none() || models != device(&program);
-    (speed_of_file(&program, reader), is_elsewhere)
-}
-
-/// The device of a path, or of its nearest parent that exists.
-fn device(path: &Path) -> Option<u64> {
-    let existing = path.ancestors().find(|path| path.exists())?;
-    Some(FileIdentity::at(existing).ok()?.device)
-}
-
-/// The largest file of a directory, or the file itself.
-fn largest_file(path: &Path) -> Option<(PathBuf, u64)> {
-    let entries = path.read_dir().into_iter().flatten().flatten();
-    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-    files.push(path.to_owned());
-    let mut largest = None;
-    for file in files {
-        if let Ok(about) = file.metadata()
-            && about.is_file()
-            && largest.as_ref().is_none_or(|(_, len)| about.len() >= *len)
-        {
-            largest = Some((file, about.len()));
-        }
-    }
-    largest
-}
-
-fn speed_of_file(path: &Path, reader: ReaderKind) -> Option<f64> {
-    let dir = path.parent()?;
-    let name = path.file_name()?.to_str()?.to_owned();
-    let file = FileEntry { path: name, len: path.metadata().ok()?.len() };
-    let model = ModelIdentity { model_type: String::new(), fingerprint: String::new() };
-    let pieces = Vec::new();
-    let copies = Vec::new();
-    let manifest = Manifest { model, encoding: None, files: vec![file], pieces, copies };
-    disk_speed(&manifest, dir, reader)
 }
 
 /// The beginning of a long text, up to the end of a word.
@@ -329,38 +240,6 @@ fn clipped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn two_digits_count() {
-        let cases = [
-            (0.0, "-"),
-            (f64::INFINITY, "-"),
-            (0.0714, "0.071"),
-            (0.5, "0.50"),
-            (2.149, "2.1"),
-            (17.9, "18"),
-            (9.96, "10"),
-            (99.6, "100"),
-            (4016.9, "4000"),
-        ];
-        for (number, shown) in cases {
-            assert_eq!(digits(number), shown);
-        }
-        let times = [(0.4, "0.40 s"), (119.0, "120 s"), (130.0, "2.2 min"), (86400.0, "24 h")];
-        for (seconds, shown) in times {
-            assert_eq!(time(seconds), shown);
-        }
-        let sizes = [
-            (0, "0"),
-            (999, "999 B"),
-            (1020, "1.0 KiB"),
-            (1 << 29, "510 MiB"),
-            (7 << 40, "7200 GiB"),
-        ];
-        for (bytes, shown) in sizes {
-            assert_eq!(about(bytes), shown);
-        }
-    }
 
     #[test]
     fn speeds_that_are_not_known_give_no_estimate() {

@@ -31,6 +31,7 @@ pub(crate) mod push;
 mod remote;
 pub(crate) mod replay;
 pub(crate) mod rm;
+mod rounded;
 pub(crate) mod run;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;

@@ -20,10 +20,11 @@ use sws_model::Inventory;
 use sws_store::{PieceLayout, Read};
 
 use super::doctor;
-use super::machine::{Machine, about, digits};
+use super::machine::Machine;
 use super::outline::formats::{self, Timed};
 use super::outline::{self, PlanSubject};
 use super::remote::{self, Remote, RemoteModel};
+use super::rounded::{about, digits};
 use super::{print, print_json, size};
 use crate::table::{table, wrapped};
 use crate::terminal::{Meanwhile, note};

@@ -7,7 +7,8 @@ use sws_format::Piece;
 use sws_kernels::Tier;
 use sws_os::machine::processor;
 
-use crate::commands::machine::{Machine, digits};
+use crate::commands::machine::Machine;
+use crate::commands::rounded::digits;
 use crate::commands::{count as counted, size};
 use crate::table::{table, wrapped};
 use crate::terminal::escaped;

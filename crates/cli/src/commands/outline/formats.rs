@@ -6,7 +6,8 @@ use sws_engine::{PerToken, PlanOptions};
 use sws_format::PieceKind;
 use sws_kernels::Encoding;
 
-use super::super::machine::{Machine, about, digits, time};
+use super::super::machine::Machine;
+use super::super::rounded::{about, digits, time};
 use super::super::size;
 use super::{BUDGETS, GIB};
 

@@ -6,7 +6,8 @@ use serde::Serialize;
 use sws::PromptComputing;
 use sws_engine::Plan;
 
-use crate::commands::machine::{Machine, time};
+use crate::commands::machine::Machine;
+use crate::commands::rounded::time;
 use crate::table::wrapped;
 
 /// Prompts of which the time is shown, in tokens.

@@ -12,7 +12,8 @@ use sws_model::{KvPrecision, ModelSpec};
 use sws_store::ReaderKind;
 
 use crate::args::PlanArgs;
-use crate::commands::machine::{Machine, about, digits};
+use crate::commands::machine::Machine;
+use crate::commands::rounded::{about, digits};
 use crate::commands::size;
 use crate::table::wrapped_at;
 

@@ -11,11 +11,10 @@ use sws_hub::{
     begun_bytes, free_space,
 };
 
-use sws_os::identity::FileIdentity;
-
 use super::watch::present;
 use super::{Pull, size};
 use crate::args::{self, PullForm, encoding};
+use crate::commands::machine::disk::device;
 use crate::commands::remote::at_a_time;
 
 /// Refuses a name and options that contradict each other, and a file in place of a directory.
@@ -139,9 +138,4 @@ impl Pull<'_> {
 /// True for directories, which need not exist yet, on one disk.
 fn is_same_disk(a: &Path, b: &Path) -> bool {
     device(a) == device(b)
-}
-
-/// The device of a path, or of its nearest parent that exists.
-fn device(dir: &Path) -> Option<u64> {
-    dir.ancestors().find_map(|dir| Some(FileIdentity::at(dir).ok()?.device))
 }
