@@ -25,16 +25,17 @@ pub(super) fn with_defaults(
     let mut path = Vec::new();
     while let Some((name, below)) = found.subcommand() {
         // A file may have the name of a command.
-        while words.get(at).is_some_and(|word| word != OsStr::new(name)) {
-            at += if words[at] == "--config" { 2 } else { 1 };
+        while let Some(word) = words.get(at)
+            && word != OsStr::new(name)
+        {
+            at += if word == "--config" { 2 } else { 1 };
         }
         at += 1;
         path.push(name);
         found = below;
         child = child.find_subcommand(name).unwrap_or(child);
     }
-    let value = |id: &str| Some(PathBuf::from(found.try_get_raw(id).ok()??.next()?));
-    let typed_model = ["named", "model", "checkpoint", "dir"].into_iter().find_map(value);
+    let typed_model = typed_model(found);
     let path = path.join(" ");
     let has_model = typed_model.is_some();
     let model = typed_model.or_else(|| config.model(&path));
@@ -49,7 +50,7 @@ pub(super) fn with_defaults(
     });
     if !watch::can_show() {
         // As a default it is for terminals; typed, it is refused there.
-        options.retain(|option| option.first().is_none_or(|word| word != "--watch"));
+        options.retain(|option| !matches!(option.first(), Some(word) if word == "--watch"));
     }
     let mut matches = typed.clone();
     let mut words = words;
@@ -71,11 +72,32 @@ pub(super) fn with_defaults(
     Ok(matches)
 }
 
+/// The model that was typed, of whatever kind.
+fn typed_model(found: &ArgMatches) -> Option<PathBuf> {
+    for id in ["named", "model", "checkpoint", "dir"] {
+        if let Ok(Some(mut values)) = found.try_get_raw(id)
+            && let Some(value) = values.next()
+        {
+            return Some(value.into());
+        }
+    }
+    None
+}
+
 /// Id of the argument of an option as it is typed; empty if the command has none.
 fn id_of<'c>(word: &OsStr, command: &'c clap::Command) -> &'c str {
-    let long = word.to_str().and_then(|word| word.strip_prefix("--")?.split('=').next());
-    let arg = command.get_arguments().find(|arg| arg.get_long() == long);
-    arg.map_or("", |arg| arg.get_id().as_str())
+    let long = long_name(word);
+    for arg in command.get_arguments() {
+        if arg.get_long() == long {
+            return arg.get_id().as_str();
+        }
+    }
+    ""
+}
+
+/// Name of an option as it is typed, without dashes and value.
+fn long_name(word: &OsStr) -> Option<&str> {
+    word.to_str()?.strip_prefix("--")?.split('=').next()
 }
 
 /// True for an argument that was typed, or stands in the environment.

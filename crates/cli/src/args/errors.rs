@@ -18,7 +18,10 @@ pub(crate) fn sentence(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     let mut sentence = String::new();
-    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+    for line in text.lines().map(str::trim) {
+        if line.is_empty() {
+            continue;
+        }
         if line.starts_with("Usage:") || line.starts_with("For more information") {
             break;
         }
@@ -45,16 +48,32 @@ fn variable_of(error: &clap::Error) -> Option<String> {
     };
     let option = option.split(' ').next()?;
     let variable = variable(&command(), option.strip_prefix("--")?)?;
-    let mut words = std::env::args_os().filter_map(|word| word.into_string().ok());
-    let typed = words.any(|word| word.split('=').next() == Some(option));
-    (!typed && std::env::var_os(&variable).is_some()).then_some(variable)
+    (!is_typed(option) && std::env::var_os(&variable).is_some()).then_some(variable)
+}
+
+/// True if an option was typed, with its dashes.
+fn is_typed(option: &str) -> bool {
+    for word in std::env::args_os() {
+        if let Some(word) = word.to_str()
+            && word.split('=').next() == Some(option)
+        {
+            return true;
+        }
+    }
+    false
 }
 
 /// The environment variable of an option, the same in all commands that have it.
 fn variable(command: &clap::Command, long: &str) -> Option<String> {
-    let mut args = command.get_arguments().filter(|arg| arg.get_long() == Some(long));
-    let found = args.find_map(|arg| arg.get_env()?.to_str().map(str::to_owned));
-    found.or_else(|| command.get_subcommands().find_map(|below| variable(below, long)))
+    for arg in command.get_arguments() {
+        if arg.get_long() == Some(long)
+            && let Some(variable) = arg.get_env()
+            && let Some(variable) = variable.to_str()
+        {
+            return Some(variable.to_owned());
+        }
+    }
+    command.get_subcommands().find_map(|below| variable(below, long))
 }
 
 /// Suggests a command of the same letters, which clap finds too far away: `rnu`.

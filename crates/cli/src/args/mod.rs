@@ -23,7 +23,7 @@ mod texts;
 #[cfg(feature = "serve")]
 mod top;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
@@ -133,8 +133,10 @@ impl Args {
     pub(crate) fn typed() -> anyhow::Result<Args> {
         let words = without_gpu(std::env::args_os().collect())?;
         let mut command = command();
-        let parsed = command.try_get_matches_from_mut(&words);
-        let mut matches = parsed.map_err(|error| with_suggestion(error, &command))?;
+        let mut matches = match command.try_get_matches_from_mut(&words) {
+            Ok(matches) => matches,
+            Err(error) => return Err(with_suggestion(error, &command).into()),
+        };
         let file = matches.get_one::<PathBuf>("config").map(PathBuf::as_path);
         if let Some(config) = ConfigFile::read(file)?
             && matches.subcommand_name() != Some("config")
@@ -148,26 +150,32 @@ impl Args {
     }
 }
 
-/// Options of llama.cpp that say how much of a model a GPU computes.
-const GPU: [&str; 3] = ["-ngl", "--gpu-layers", "--n-gpu-layers"];
-
 /// Leaves out an option that asks for nothing of a GPU, out of habit, and refuses one that does.
 fn without_gpu(mut words: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
-    let Some(at) = words.iter().position(|word| GPU.iter().any(|option| word == option)) else {
-        return Ok(words);
-    };
-    // Behind this word they are texts.
-    if words[..at].iter().any(|word| word == "--") {
-        return Ok(words);
+    for (at, word) in words.iter().enumerate() {
+        // Behind this word they are texts.
+        if word == "--" {
+            break;
+        }
+        if !is_of_gpu(word) {
+            continue;
+        }
+        match words.get(at + 1) {
+            Some(layers) if layers == "0" => {}
+            _ => bail!(
+                "layers are not put on a GPU one by one; leave out {}, or give --vram auto",
+                word.display()
+            ),
+        }
+        words.drain(at..at + 2);
+        break;
     }
-    if words.get(at + 1).is_none_or(|layers| layers != "0") {
-        bail!(
-            "layers are not put on a GPU one by one; leave out {}, or give --vram auto",
-            words[at].display()
-        );
-    }
-    words.drain(at..at + 2);
     Ok(words)
+}
+
+/// True for options of llama.cpp that say how much of a model a GPU computes.
+fn is_of_gpu(word: &OsStr) -> bool {
+    matches!(word.to_str(), Some("-ngl" | "--gpu-layers" | "--n-gpu-layers"))
 }
 
 /// The table of all commands and options.
@@ -178,9 +186,9 @@ pub(crate) fn command() -> clap::Command {
 /// Leaves advanced options out of `-h`, and takes a negative number behind an option as its value, so
 /// that the error names the option.
 fn for_people(command: clap::Command) -> clap::Command {
-    let is_advanced = |arg: &clap::Arg| arg.get_help_heading() == Some(ADVANCED);
     let command = command.mut_args(|arg| {
-        let hide = is_advanced(&arg) || arg.is_hide_short_help_set();
+        let is_advanced = arg.get_help_heading() == Some(ADVANCED);
+        let hide = is_advanced || arg.is_hide_short_help_set();
         let takes_value = !arg.is_positional() && arg.get_action().takes_values();
         arg.hide_short_help(hide).allow_negative_numbers(takes_value)
     });
@@ -273,7 +281,9 @@ impl Command {
 
 /// Takes what stands in the place of a model that was named with -m as the text behind it.
 fn take_text(model: &mut Option<PathBuf>, text: &mut Option<String>) {
-    if text.is_none() {
-        *text = model.take().map(|text| text.to_string_lossy().into_owned());
+    if text.is_none()
+        && let Some(typed) = model.take()
+    {
+        *text = Some(typed.to_string_lossy().into_owned());
     }
 }

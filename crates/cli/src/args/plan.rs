@@ -105,7 +105,7 @@ impl PlanArgs {
             ram: self.ram,
             context: self.context,
             kv: self.kv,
-            tier: self.tier.and_then(|tier| tier.0),
+            tier: self.tier.and_then(TierChoice::tier),
             activations: self.activations,
             ..Options::default()
         }
