@@ -22,9 +22,9 @@ use sws_kernels::Encoding;
 use sws_shard::Sharded;
 
 use super::outline::DEFAULT;
+use super::remote::encoding_of;
 use super::{first, mirror, remote, size};
-use crate::args;
-use crate::args::{PullForm, encoding};
+use crate::args::{self, PullForm};
 use crate::interrupt::Ending;
 use crate::terminal::{note, yes};
 use auto::chosen;
@@ -81,7 +81,10 @@ pub(crate) fn offer(missing: &sws::Error) -> anyhow::Result<bool> {
     };
     pull.check_supported(&client, &listing, &selection)?;
     pull.check_room(&client, &listing, &selection)?;
-    let free = free_space(&place)?.map_or(String::new(), |free| format!(", {} free", size(free)));
+    let free = match free_space(&place)? {
+        Some(free) => format!(", {} free", size(free)),
+        None => String::new(),
+    };
     let question = format!(
         "sws: `{name}` is not on this machine. Download {} to `{}`{free}? [y/N] ",
         size(selection.weights.len()),
@@ -189,10 +192,9 @@ impl<'a> Pull<'a> {
         let id = &name.id;
         let named = name.revision.as_deref();
         let cached = environment.cache.as_ref().map(|dir| HubCache::new(dir).model(id));
-        let tagged = name.tag.as_deref().and_then(|tag| encoding(tag).ok());
         let encoding = match args.form {
             Some(PullForm::Shards(encoding)) => encoding,
-            _ => tagged.unwrap_or(DEFAULT),
+            _ => encoding_of(name).unwrap_or(DEFAULT),
         };
         let revision = args.revision.as_deref().or(named).unwrap_or(MAIN);
         Pull { args, name, id, revision, encoding, library: Library::of_process(), cached }
@@ -218,7 +220,7 @@ impl<'a> Pull<'a> {
         }
         // A directory that was typed may have any shards; the library knows which.
         let recorded = self.library.as_ref()?.path(self.id, &self.form()).canonicalize().ok()?;
-        let is_ours = out.canonicalize().is_ok_and(|out| out == recorded);
+        let is_ours = matches!(out.canonicalize(), Ok(out) if out == recorded);
         let is_complete = out.join(MANIFEST_FILE).is_file();
         // An empty directory is left where the removal of the last one was interrupted.
         let begun = staging(&out);
@@ -235,7 +237,20 @@ impl<'a> Pull<'a> {
 
     /// The tag, unless it names an encoding of shards.
     fn gguf_tag(&self) -> Option<&'a str> {
-        self.name.tag.as_deref().filter(|tag| encoding(tag).is_err())
+        match encoding_of(self.name) {
+            Some(_) => None,
+            None => self.name.tag.as_deref(),
+        }
+    }
+
+    /// The revision, unless it is the one of a name without any.
+    fn other_revision(&self) -> Option<&'a str> {
+        if self.revision == MAIN { None } else { Some(self.revision) }
+    }
+
+    /// The snapshot in the cache.
+    fn snapshot(&self) -> Option<PathBuf> {
+        self.cached.as_ref()?.snapshot(self.other_revision())
     }
 
     /// The checkpoint or the GGUF file that is meant in a snapshot.
@@ -252,9 +267,7 @@ impl<'a> Pull<'a> {
 
     /// Shards what the cache has.
     fn offline(&self) -> anyhow::Result<Obtained> {
-        let revision = Some(self.revision).filter(|&revision| revision != MAIN);
-        let snapshot = self.cached.as_ref().and_then(|cached| cached.snapshot(revision));
-        let found = match snapshot {
+        let found = match self.snapshot() {
             Some(dir) => self.within(dir),
             None => None,
         };
@@ -291,7 +304,7 @@ impl<'a> Pull<'a> {
             selection.small.iter().chain(selection.weights.files()).cloned().collect();
         // With shards to make, --out is their directory.
         let stored = !matches!(self.args.form, Some(PullForm::Shards(_))) && !self.args.keep;
-        let out = self.args.out.as_deref().filter(|_| stored);
+        let out = if stored { self.args.out.as_deref() } else { None };
         let dir = match (out, &self.cached) {
             (Some(dir), _) => dir,
             (None, Some(cached)) => cached.dir(),

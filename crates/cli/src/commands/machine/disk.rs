@@ -8,7 +8,7 @@ use sws_hub::Library;
 use sws_os::identity::FileIdentity;
 use sws_store::ReaderKind;
 
-use crate::here::newest;
+use crate::here::{entries, newest};
 
 /// Smallest file whose speed says something about a disk.
 const PROBED: u64 = 16 << 20;
@@ -17,7 +17,8 @@ const PROBED: u64 = 16 << 20;
 /// may be. True if it is not known to be.
 pub(super) fn disk_of_models(reader: ReaderKind) -> (Option<f64>, bool) {
     for here in newest() {
-        if let Some((file, len)) = here.path.and_then(|path| largest_file(&path))
+        if let Some(path) = here.path
+            && let Some((file, len)) = largest_file(&path)
             && len >= PROBED
             && let Some(speed) = speed_of_file(&file, reader)
         {
@@ -37,8 +38,7 @@ pub(crate) fn device(path: &Path) -> Option<u64> {
 
 /// The largest file of a directory, or the file itself.
 fn largest_file(path: &Path) -> Option<(PathBuf, u64)> {
-    let entries = path.read_dir().into_iter().flatten().flatten();
-    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    let mut files = entries(path);
     files.push(path.to_owned());
     let mut largest = None;
     for file in files {

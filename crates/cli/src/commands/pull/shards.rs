@@ -12,6 +12,8 @@ use sws_hub::{
 use sws_shard::{ShardOptions, Sharded, resume};
 use sws_store::user_cache;
 
+use super::checks::check_empty;
+use super::several::bytes;
 use super::watch::Downloaded;
 use super::{Obtained, Pull};
 use crate::args::PullForm;
@@ -66,7 +68,10 @@ impl Pull<'_> {
         }
         let staging = Staging::open(&at)?;
         match staging.begun(self.id)? {
-            BegunDownload::Nothing => staging.remove().map(|()| None).map_err(Into::into),
+            BegunDownload::Nothing => {
+                staging.remove()?;
+                Ok(None)
+            }
             begun => Ok(Some((staging, begun))),
         }
     }
@@ -74,10 +79,7 @@ impl Pull<'_> {
     /// Begins a download straight into shards, unless something else is in its place.
     pub(super) fn begin(&self) -> anyhow::Result<Staging> {
         let out = self.out()?;
-        if out.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
-            let what = "something else than this download".to_owned();
-            return Err(HubError::Foreign { dir: out, what }.into());
-        }
+        check_empty(&out)?;
         Ok(Staging::open(&staging(&out))?)
     }
 
@@ -132,8 +134,7 @@ impl Pull<'_> {
         staging: &Staging,
         out: &Path,
     ) -> anyhow::Result<Sharded> {
-        let total = arrival.weights.iter().fold(0, |sum: u64, file| sum.saturating_add(file.len));
-        let watch = Arc::new(Downloaded::new("pulling", total));
+        let watch = Arc::new(Downloaded::new("pulling", bytes(&arrival.weights)));
         let usable = |checkpoint: &dyn Checkpoint| match in_place(checkpoint) {
             Ok(_) => Ok(()),
             Err(error) => Err(error.to_string()),
