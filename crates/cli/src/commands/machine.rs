@@ -2,20 +2,19 @@
 
 pub(crate) mod disk;
 
-use std::io::Read;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use serde::{Deserialize, Serialize};
 use sws::{Computing, Model, Others, RamBudget, Threads, drives_speed, memory_speed};
 use sws_engine::{PerToken, TokenCosts};
-use sws_format::open_regular;
 use sws_kernels::Encoding;
 use sws_store::{ReaderKind, SystemMemory};
 
 use super::rounded::{digits, time};
 use super::size;
+use crate::input::read_beginning;
 use disk::disk_of_models;
 
 /// Largest description.
@@ -63,27 +62,28 @@ impl Machine {
             disk_bytes_per_second: disk,
             is_of_the_program,
             memory_bytes_per_second: memory_speed(threads),
-            others_share: others.and_then(|others| others.share()),
+            others_share: others.as_ref().and_then(Others::share),
             ..Machine::unmeasured(threads)
         }
     }
 
     /// This machine, without its speeds.
     pub(crate) fn unmeasured(threads: &Threads) -> Machine {
-        let memory = SystemMemory::now();
-        Machine {
-            ram_bytes: memory.as_ref().map_or(0, |memory| memory.total),
-            free_bytes: memory.map(|memory| memory.available),
-            threads: threads.count().try_into().ok(),
-            ..Machine::default()
+        let threads = threads.count().try_into().ok();
+        let mut machine = Machine { threads, ..Machine::default() };
+        if let Some(memory) = SystemMemory::now() {
+            machine.ram_bytes = memory.total;
+            machine.free_bytes = Some(memory.available);
         }
+        machine
     }
 
     /// The machine with at most so many bytes per second from its disk.
     pub(crate) fn kept_to(self, most: Option<u64>) -> Machine {
-        let most = most.map(|most| most as f64);
-        match (self.disk_bytes_per_second, most) {
-            (Some(speed), Some(most)) if most < speed => {
+        let Some(most) = most else { return self };
+        let most = most as f64;
+        match self.disk_bytes_per_second {
+            Some(speed) if most < speed => {
                 Machine { disk_bytes_per_second: Some(most), is_disk_limited: true, ..self }
             }
             _ => self,
@@ -93,18 +93,18 @@ impl Machine {
     /// Reads a description.
     pub(crate) fn described(path: &Path) -> anyhow::Result<Machine> {
         let shown = path.display();
-        let mut json = Vec::new();
-        let read = open_regular(path).and_then(|file| file.take(MOST_BYTES).read_to_end(&mut json));
-        if let Err(e) = read {
-            bail!("`{shown}` cannot be read: {e}; give a description of a machine");
-        }
-        Machine::parse(&json).map_err(|why| {
+        let json = match read_beginning(path, MOST_BYTES) {
+            Ok(json) => json,
+            Err(e) => bail!("`{shown}` cannot be read: {e}; give a description of a machine"),
+        };
+        match Machine::parse(&json) {
+            Ok(machine) => Ok(machine),
             // It repeats what the file says.
-            let why = clipped(&why);
-            anyhow!(
-                "`{shown}` describes no machine ({why}); write JSON as `sws plan --json` prints it under `machine`"
-            )
-        })
+            Err(why) => bail!(
+                "`{shown}` describes no machine ({}); write JSON as `sws plan --json` prints it under `machine`",
+                clipped(&why)
+            ),
+        }
     }
 
     fn parse(json: &[u8]) -> Result<Machine, String> {
@@ -123,13 +123,17 @@ impl Machine {
         if self.free_bytes > Some(self.ram_bytes) {
             return Err("free_bytes is more than ram_bytes".to_owned());
         }
-        if self.threads.is_some_and(|threads| !(1..=MOST_THREADS).contains(&threads)) {
+        if let Some(threads) = self.threads
+            && !(1..=MOST_THREADS).contains(&threads)
+        {
             return Err(format!("threads is not between 1 and {MOST_THREADS}"));
         }
         if speeds.any(|speed| !SPEEDS.contains(&speed)) {
             return Err("a speed is not between 1e3 and 1e15 bytes per second".to_owned());
         }
-        if self.others_share.is_some_and(|share| !(0.0..=1.0).contains(&share)) {
+        if let Some(share) = self.others_share
+            && !(0.0..=1.0).contains(&share)
+        {
             return Err("others_share is not between 0 and 1".to_owned());
         }
         Ok(())
@@ -233,7 +237,10 @@ fn speed(pace: f64) -> String {
 /// The beginning of a long text, up to the end of a word.
 fn clipped(text: &str) -> String {
     let Some((end, _)) = text.char_indices().nth(120) else { return text.to_owned() };
-    let words = text[..end].rsplit_once(' ').map_or(&text[..end], |(words, _)| words);
+    let words = match text[..end].rsplit_once(' ') {
+        Some((words, _)) => words,
+        None => &text[..end],
+    };
     format!("{} ..", words.trim_end_matches(','))
 }
 

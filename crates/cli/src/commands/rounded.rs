@@ -1,4 +1,4 @@
-//! Rounded numbers of estimates, which have no more than two digits that count.
+//! Rounded numbers of estimates, which have few digits that count.
 
 /// A number with two digits that count.
 pub(crate) fn digits(number: f64) -> String {
@@ -33,6 +33,14 @@ pub(crate) fn about(bytes: u64) -> String {
         0 => "0".to_owned(),
         _ if unit == 0 => format!("{bytes} B"),
         _ => format!("{} {}", digits(number), units[unit]),
+    }
+}
+
+/// A share in percent, or `-` where it is not known.
+pub(crate) fn percent(share: Option<f64>) -> String {
+    match share {
+        Some(share) => format!("{:.0} %", 100.0 * share),
+        None => "-".to_owned(),
     }
 }
 
