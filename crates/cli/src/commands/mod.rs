@@ -103,6 +103,14 @@ fn shards(typed: &Path) -> anyhow::Result<PathBuf> {
     }
 }
 
+/// Each of two numbers, if there are any.
+fn both(pair: Option<[u64; 2]>) -> [Option<u64>; 2] {
+    match pair {
+        Some([first, second]) => [Some(first), Some(second)],
+        None => [None, None],
+    }
+}
+
 pub(crate) fn size(bytes: u64) -> String {
     sws::Size(bytes).to_string()
 }
