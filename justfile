@@ -15,7 +15,7 @@ check crate *args:
     cargo clippy --locked --release -p {{crate}} --all-targets -- -D warnings
     cargo test --locked --release -p {{crate}} {{args}}
 
-# Runs everything that CI checks, or only the named parts: lint, test, gates
+# Runs what must hold before a change lands, or only the named parts: lint, variants, test, gates
 ci *parts:
     .ci/run {{parts}}
 

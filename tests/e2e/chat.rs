@@ -10,12 +10,12 @@ use crate::sws::{Outcome, command};
 const TEMPLATE: &str = "{% for m in messages %}{{ m.role[0] }} {{ m.content }}\n{% endfor %}\
                         {% if add_generation_prompt %}a {% endif %}";
 
-fn chat(model: &Path, lines: &str, more: &[&str]) -> Outcome {
+fn chat(model: &Path, lines: impl AsRef<[u8]>, more: &[&str]) -> Outcome {
     let mut args: Vec<&dyn AsRef<std::ffi::OsStr>> = vec![&"chat", &model];
     args.extend(more.iter().map(|word| word as &dyn AsRef<std::ffi::OsStr>));
     let mut child = command(&args).stdin(Stdio::piped()).spawn().unwrap();
     // The child may exit before it has read everything.
-    let _ = child.stdin.take().unwrap().write_all(lines.as_bytes());
+    let _ = child.stdin.take().unwrap().write_all(lines.as_ref());
     Outcome::of(child.wait_with_output().unwrap())
 }
 
@@ -44,6 +44,10 @@ fn a_conversation() {
     let outcome = chat(&model, "/help\n\n/quit\nhello\n", &greedy).succeeded();
     assert_eq!(outcome.stdout, "");
     assert!(outcome.stderr.contains("/reset"), "{outcome:?}");
+    // A line that is no text is left out.
+    let outcome = chat(&model, b"caf\xe9\nhello\n", &greedy).succeeded();
+    assert_eq!(outcome.stdout.trim_end(), once[0]);
+    assert!(outcome.stderr.contains("sws: that message is not UTF-8"), "{outcome:?}");
     // A script learns of a misspelt command.
     chat(&model, "/nonesuch\nhello\n", &greedy).refused(2, &["no command `/nonesuch`", "/help"]);
     chat(&model, "/save\n", &greedy).refused(2, &["/save", "file"]);

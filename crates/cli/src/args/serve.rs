@@ -57,7 +57,7 @@ pub(crate) struct Serve {
     /// Maximum number of new tokens of a text [default: as many as the context has room for].
     #[arg(long, value_name = "N")]
     pub(crate) max_tokens: Option<usize>,
-    /// Maximum size of a request [default: 2MiB, or 512KiB with a small --ram]. Seventeen
+    /// Maximum size of a request [default: 2MiB, or 512KiB with a small --ram]. 23
     /// times as much is set aside in --ram.
     #[arg(long, value_name = "SIZE", value_parser = body)]
     pub(crate) body: Option<usize>,

@@ -67,6 +67,5 @@ pub(super) fn entry_in<'a>(
     object: Option<&'a ConfigMap>,
     key: &'static str,
 ) -> Option<ConfigEntry<'a>> {
-    let value = object?.get(key)?;
-    if value.is_null() { None } else { Some(ConfigEntry { key, value }) }
+    ConfigEntry::of(object?, key)
 }

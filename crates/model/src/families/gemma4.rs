@@ -257,7 +257,7 @@ pub(super) fn full_rope(
     let given = match config.get("rope_parameters") {
         None => None,
         Some(given) => {
-            let of_kind = entry_in(Some(given.object()?), KIND);
+            let of_kind = ConfigEntry::of(given.object()?, KIND);
             Some(of_kind.ok_or(ConfigError::MissingKey(KIND))?.object()?)
         }
     };

@@ -3,7 +3,7 @@
 
 use sws_format::PieceKind;
 
-use super::entries::{entry_in, size_or};
+use super::entries::size_or;
 use super::inkling2::{self, ClassDefaults, sized};
 use super::{Ends, Family, TensorRule, matrix, small};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT, MAX_LAYERS, within};
@@ -92,12 +92,12 @@ fn entry<'a>(
     };
     // What the language model says itself comes before what is said around it.
     for level in config.levels() {
-        if let Some(object) = entry_in(Some(level), "loop_config")
+        if let Some(object) = ConfigEntry::of(level, "loop_config")
             && let Some(entry) = within(object, key)?
         {
             return Ok(Some(entry));
         }
-        if let Some(entry) = entry_in(Some(level), beside) {
+        if let Some(entry) = ConfigEntry::of(level, beside) {
             return Ok(Some(entry));
         }
     }

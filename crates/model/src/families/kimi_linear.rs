@@ -125,7 +125,7 @@ pub(super) fn full(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, Co
         for layer in entry.list()? {
             // Layer numbers begin with 1.
             let kind = match layer.as_u64() {
-                Some(number @ 1..) => kinds.get_mut(number as usize - 1),
+                Some(number @ 1..) => kinds.get_mut((number - 1) as usize),
                 _ => None,
             };
             match kind {

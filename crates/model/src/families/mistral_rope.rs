@@ -2,7 +2,6 @@
 
 use sws_format::Value;
 
-use super::entries::entry_in;
 use crate::config::{ConfigEntry, ConfigError, ConfigMap, FamilyConfig};
 use crate::rope::{self, Rope};
 use crate::spec::Temperature;
@@ -22,7 +21,7 @@ pub(super) fn temperature(config: &FamilyConfig) -> Result<Option<Temperature>, 
 
 /// A number above zero, which must be given.
 fn positive_in(given: &ConfigMap, key: &'static str) -> Result<f64, ConfigError> {
-    entry_in(Some(given), key).ok_or(ConfigError::MissingKey(key))?.positive()
+    ConfigEntry::of(given, key).ok_or(ConfigError::MissingKey(key))?.positive()
 }
 
 /// The entries of rotary embeddings, which have others among them.
@@ -39,7 +38,7 @@ pub(super) fn rope(
     context: usize,
 ) -> Result<Rope, ConfigError> {
     let given = rope_entries(config)?.object()?;
-    let Some(share) = entry_in(Some(given), "partial_rotary_factor") else {
+    let Some(share) = ConfigEntry::of(given, "partial_rotary_factor") else {
         return Rope::of(config, rotated, (theta, None), context);
     };
     let rope = Rope::of(config, plain + rotated, (theta, Some(1.0)), context)?;

@@ -192,7 +192,7 @@ fn own(config: &FamilyConfig, layers: usize, first: usize) -> Result<Vec<bool>, 
     }
 }
 
-/// True for each word of an own indexer, and None for unknown words.
+/// True for each word for layers with an indexer of their own, and None for unknown words.
 fn own_by_words(entry: ConfigEntry<'_>) -> Result<Vec<Option<bool>>, ConfigError> {
     let mut own = Vec::new();
     for word in entry.list()? {
@@ -205,7 +205,7 @@ fn own_by_words(entry: ConfigEntry<'_>) -> Result<Vec<Option<bool>>, ConfigError
     Ok(own)
 }
 
-/// True for each letter of an own indexer, and None for unknown letters.
+/// True for each letter for layers with an indexer of their own, and None for unknown letters.
 fn own_by_letters(letters: &str) -> Vec<Option<bool>> {
     let mut own = Vec::new();
     for letter in letters.chars() {

@@ -87,7 +87,7 @@ fn unlimited_steps(config: &FamilyConfig) -> Result<(), ConfigError> {
 }
 
 /// True for infinity, for which JSON has no number: Python writes a word, and transformers 5 an object
-/// that contains it.
+/// that contains it. A number that large is as good.
 fn is_unlimited(step: &Value) -> bool {
     match step {
         Value::String(word) => word == "Infinity",

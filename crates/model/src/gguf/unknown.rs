@@ -25,17 +25,21 @@ pub(super) fn unknown(name: &str, given: &GgufMap) -> ConfigError {
     let tensors = given.get("tensors").and_then(Value::as_list).unwrap_or_default();
     let tensors: Vec<&str> = tensors.iter().filter_map(Value::as_str).collect();
     // The fewest tensors that it does not have, then the longest beginning of the name.
-    let mut near = Vec::new();
+    let mut nearest = (Vec::new(), "");
+    let mut least = (usize::MAX, 0);
     for architecture in &ARCHITECTURES {
         for model_type in architecture.model_types.iter().flatten() {
-            if let Some(strange) = strange(architecture, model_type, &tensors, given) {
-                near.push((strange, alike(name, architecture.name), architecture.name));
+            let Some(strange) = strange(architecture, model_type, &tensors, given) else {
+                continue;
+            };
+            let order = (strange.len(), usize::MAX - alike(name, architecture.name));
+            if order < least {
+                least = order;
+                nearest = (strange, architecture.name);
             }
         }
     }
-    let near = near.into_iter();
-    let nearest = near.min_by_key(|(strange, alike, _)| (strange.len(), usize::MAX - alike));
-    let (strange, _, nearest) = nearest.unwrap_or_default();
+    let (strange, nearest) = nearest;
     let quoted = strange.iter().take(NAMED).map(|name| {
         let shown: String = name.escape_debug().take(60).collect();
         format!("`{shown}`")

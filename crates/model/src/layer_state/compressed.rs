@@ -7,6 +7,7 @@ use std::ops::Range;
 use sws_kernels::functional::KvCache;
 
 use super::KvPrecision;
+use super::blocks::INDEXER;
 use super::pages::SharedPage;
 use super::ring::{RingMark, RowRing};
 use super::rows::PagedRows;
@@ -318,7 +319,7 @@ impl CompressedState {
     pub(crate) fn put(&mut self, index: bool, n: usize, entry: &[f32]) {
         match index {
             false => self.keys.put(n, entry),
-            true => self.index.as_mut().expect("a layer with an indexer").append(n, entry),
+            true => self.index.as_mut().expect(INDEXER).append(n, entry),
         }
     }
 
@@ -328,7 +329,7 @@ impl CompressedState {
     ///
     /// If the layer has none.
     pub(crate) fn index(&self) -> KvCache<'_> {
-        self.index.as_ref().expect("a layer with an indexer").view()
+        self.index.as_ref().expect(INDEXER).view()
     }
 
     /// True if the layer has an indexer.

@@ -7,6 +7,7 @@ use std::ops::Range;
 use sws_kernels::functional::KvCache;
 
 use super::KvPrecision;
+use super::blocks::INDEXER;
 use super::pages::SharedPage;
 use super::rows::PagedRows;
 use crate::spec::LatentSpec;
@@ -207,7 +208,7 @@ impl LatentState {
     ///
     /// If the layer has no indexer.
     pub(crate) fn append_index(&mut self, first: usize, keys: &[f32]) {
-        self.index.as_mut().expect("a layer with an indexer").append(first, keys);
+        self.index.as_mut().expect(INDEXER).append(first, keys);
     }
 
     /// The keys of the indexer, of one head.
@@ -216,7 +217,7 @@ impl LatentState {
     ///
     /// If the layer has no indexer.
     pub(crate) fn index(&self) -> KvCache<'_> {
-        self.index.as_ref().expect("a layer with an indexer").view()
+        self.index.as_ref().expect(INDEXER).view()
     }
 
     /// The rows of single positions: all but the keys of the indexer.

@@ -104,7 +104,8 @@ impl SequenceState {
         precision: KvPrecision,
         page: usize,
     ) -> SequenceState {
-        let mut layers = Vec::new();
+        let convs = has_convs(spec);
+        let mut layers = Vec::with_capacity(spec.visits() * if convs { 2 } else { 1 });
         for layer in spec.in_order() {
             layers.push(match &layer.mixer {
                 Mixer::Attention(attention) if !attention.has_keys() => {
@@ -128,7 +129,7 @@ impl SequenceState {
                 }
             });
         }
-        if has_convs(spec) {
+        if convs {
             for layer in spec.in_order() {
                 let past = layer.convs(spec.hidden).iter().sum();
                 layers.push(LayerState::fixed(RecurrentSize { past, sums: 0 }));

@@ -81,7 +81,7 @@ pub(crate) fn run(mut args: args::ChatArgs) -> anyhow::Result<ExitCode> {
         let line = match lines.next()? {
             InputLine::Text(line) => line,
             InputLine::Unreadable(why) => {
-                note!("sws: experts stay on the CPU: {why}");
+                note!("sws: {why}");
                 continue;
             }
             InputLine::End => return Ok(ExitCode::SUCCESS),
