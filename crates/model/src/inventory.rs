@@ -237,6 +237,7 @@ struct Search<'a> {
     names: Names,
     manifest: &'a Manifest,
     found: HashMap<PieceId, Vec<HeldTensor>>,
+    /// The possible names of each missing tensor.
     missing: Vec<String>,
 }
 
@@ -246,10 +247,10 @@ impl Search<'_> {
         let mut held = Vec::with_capacity(wanted.len());
         for wanted in wanted {
             let name = self.names.name_of(id, wanted.role);
+            let others = || self.names.names_of(id, wanted.role).skip(1);
             let found = piece.and_then(|piece| {
                 let position =
                     |name: &str| piece.tensors.iter().position(|tensor| tensor.name == name);
-                let others = || self.names.names_of(id, wanted.role).skip(1);
                 let other = || others().find_map(|name| position(&name));
                 Some((piece, position(&name).or_else(other)?))
             });
@@ -257,15 +258,21 @@ impl Search<'_> {
                 Some((piece, index)) => {
                     let tensor = &piece.tensors[index];
                     // Shards store rows, even if the checkpoint does not.
+                    let name = || tensor.name.clone();
                     if tensor.transposed && self.manifest.encoding.is_none() {
-                        return Err(WeightsError::Transposed { name });
+                        return Err(WeightsError::Transposed { name: name() });
                     }
                     if tensor.packing.is_some() && self.manifest.encoding.is_none() {
-                        return Err(WeightsError::Packed { name });
+                        return Err(WeightsError::Packed { name: name() });
                     }
                     held.push(check(piece, index, wanted)?);
                 }
-                None => self.missing.push(name),
+                // Nothing tells which of its names this checkpoint would have.
+                None => {
+                    let first = format!("`{name}`");
+                    let all = others().fold(first, |names, name| format!("{names} or `{name}`"));
+                    self.missing.push(all);
+                }
             }
         }
         self.found.insert(id, held);
@@ -277,8 +284,7 @@ impl Search<'_> {
         if self.missing.is_empty() {
             return Ok(());
         }
-        let quoted = self.missing.iter().take(NAMED).map(|name| format!("`{name}`"));
-        let mut names = quoted.collect::<Vec<_>>().join(", ");
+        let mut names = self.missing[..NAMED.min(self.missing.len())].join(", ");
         if self.missing.len() > NAMED {
             names += " and more";
         }

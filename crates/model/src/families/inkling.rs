@@ -249,9 +249,20 @@ fn experts(config: &FamilyConfig, width: usize) -> Result<Ffn, ConfigError> {
 
 /// The growth of queries in layers without a window.
 fn temperature(config: &FamilyConfig) -> Result<Option<Temperature>, ConfigError> {
-    let Some(entry) = config.get("log_scaling_n_floor") else { return Ok(None) };
-    let length = entry.positive()?;
-    let scale = config.get("log_scaling_alpha").map_or(Ok(0.1), ConfigEntry::positive)?;
+    let entry = config.get("log_scaling_n_floor");
+    entry.map_or(Ok(None), |entry| growth(config, entry.positive()?))
+}
+
+/// The growth of queries from this position on; `None` if they do not grow.
+pub(super) fn growth(
+    config: &FamilyConfig,
+    length: f64,
+) -> Result<Option<Temperature>, ConfigError> {
+    let entry = config.get("log_scaling_alpha");
+    if entry.as_ref().is_some_and(|entry| entry.value.as_f64() == Some(0.0)) {
+        return Ok(None);
+    }
+    let scale = entry.map_or(Ok(0.1), ConfigEntry::positive)?;
     Ok(Some(Temperature { scale, length, first: 1, smooth: true }))
 }
 

@@ -5,7 +5,7 @@ use sws_format::PieceKind;
 use sws_kernels::functional::Activation;
 
 use super::common::{Common, FamilyDefaults, MAX_WIDTH, chosen};
-use super::inkling::{MAX_EXTENT, Windowed, check_distances, count, kinds, taps, windowed};
+use super::inkling::{MAX_EXTENT, Windowed, check_distances, count, growth, kinds, taps, windowed};
 use super::kimi_k3::kept;
 use super::ranked::only;
 use super::{Ends, Family, TensorRule, matrix, numbered_from, small, stacked};
@@ -14,7 +14,6 @@ use crate::role::Role;
 use crate::spec::{
     AddedConv, AttentionExtras, AttentionGate, AttentionSpec, DistanceSpec, Ffn, GateUp,
     KeptStates, MlpSpec, ModelSpec, MoeSpec, QkNorm, RankedRouter, Renormalise, Router,
-    Temperature,
 };
 use crate::spellings::{CONTEXT_OF_INKLING2, FACTOR_OF_INKLING2, WIDTH_OF_INKLING2};
 
@@ -107,9 +106,6 @@ pub(super) fn sized(
     sizes: &ClassDefaults,
 ) -> Result<ModelSpec, ConfigError> {
     only(config, "scoring_func", "sigmoid")?;
-    let number = |key, default: f64| {
-        config.get(key).map_or(Ok(default), ConfigEntry::positive).map(|number| number as f32)
-    };
     let mut common = Common::never_rotated(config, &DEFAULTS)?;
     common.decoder.context = count(config, &CONTEXT_OF_INKLING2, DEFAULTS.context, 1 << 32)?;
     let layers = common.layers;
@@ -127,8 +123,8 @@ pub(super) fn sized(
     let extent = count(config, &["rel_extent"], 1024, MAX_EXTENT)?;
     let full = AttentionSpec {
         qk_norm: QkNorm::Limited {
-            length: number("qk_l2_clip_threshold", 22.627_416_997_969_522)?,
-            of_distances: number("rel_l2_clip_threshold", 8.0)?,
+            length: number(config, "qk_l2_clip_threshold", 22.627_416_997_969_522)? as f32,
+            of_distances: number(config, "rel_l2_clip_threshold", 8.0)? as f32,
         },
         rope: None,
         gate: Some(AttentionGate::Own { per_head: false, activation: Activation::Sigmoid }),
@@ -136,7 +132,7 @@ pub(super) fn sized(
             inputs_apart: true,
             conv: Some(AddedConv { of_tokens: true, ..conv }),
             value_norm: true,
-            temperature: Some(growth(config, sizes.growth)?),
+            temperature: growth(config, number(config, "log_scaling_n_floor", sizes.growth)?)?,
             distances: Some(DistanceSpec { rank, extent }),
             token_sinks: true,
             ..common.attention.extras
@@ -164,7 +160,7 @@ pub(super) fn sized(
     let decoder = &mut common.decoder;
     decoder.kept = every.map(|every| KeptStates { every, normed: Some(KEPT_EPS) });
     decoder.residual.conv = Some(conv);
-    decoder.logit_cap = Some(number("final_logit_softcapping", 30.0)?);
+    decoder.logit_cap = Some(number(config, "final_logit_softcapping", 30.0)? as f32);
     let vocab = decoder.vocab;
     let predicted = count(config, &["unpadded_vocab_size"], 200_058, MAX_WIDTH)?.min(vocab);
     let mut spec = common.model(|l| {
@@ -176,21 +172,16 @@ pub(super) fn sized(
     Ok(spec)
 }
 
-/// The growth of queries in layers without a window.
-fn growth(config: &FamilyConfig, length: f64) -> Result<Temperature, ConfigError> {
-    let number = |key, default| config.get(key).map_or(Ok(default), ConfigEntry::positive);
-    let length = number("log_scaling_n_floor", length)?;
-    let scale = number("log_scaling_alpha", 0.1)?;
-    Ok(Temperature { scale, length, first: 1, smooth: true })
+/// A number above zero, or its default.
+fn number(config: &FamilyConfig, key: &'static str, default: f64) -> Result<f64, ConfigError> {
+    config.get(key).map_or(Ok(default), ConfigEntry::positive)
 }
 
 fn experts(config: &FamilyConfig) -> Result<Ffn, ConfigError> {
     let width = config.any(&WIDTH_OF_INKLING2);
     let width = width.ok_or(ConfigError::MissingKey(WIDTH_OF_INKLING2[0]))?.size(MAX_WIDTH)?;
-    let cap = |key, default: f64| {
-        config.get(key).map_or(Ok(default), ConfigEntry::positive).map(|cap| cap as f32)
-    };
-    let (gate, up) = (cap("mlp_gate_softcap", 4.0)?, cap("mlp_up_softcap", 25.0)?);
+    let gate = number(config, "mlp_gate_softcap", 4.0)? as f32;
+    let up = number(config, "mlp_up_softcap", 25.0)? as f32;
     let activation = Activation::Situ { gate, up };
     let expert = MlpSpec { activation, gate_up: GateUp::Interleaved, ..MlpSpec::silu(width) };
     let scale = config.any(&FACTOR_OF_INKLING2).map_or(Ok(8.0), ConfigEntry::positive)? as f32;
