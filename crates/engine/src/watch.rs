@@ -38,8 +38,12 @@ struct Board {
     is_on: AtomicBool,
     /// True if the layers of passes are timed.
     is_timed: AtomicBool,
-    /// The start of each layer of the last pass that was timed, and its end.
-    laps: Box<[LayerStart]>,
+    /// The layers of the last pass that was timed: all visits of each together.
+    laps: Box<[LapNanos]>,
+    /// Totals of the run when the layer that is being timed began.
+    lap_began: LapNanos,
+    /// The layer that is being timed plus 2, or 1 before the first; 0 in a pass that is not timed.
+    lap: AtomicU32,
     /// A cell for each expert of each layer: its [`ExpertPlace`] in two bits, a bit that is set if its last
     /// use had to wait, and the number of the pass that used it last.
     cells: Box<[AtomicU32]>,
@@ -59,14 +63,9 @@ struct Board {
     misses: AtomicU64,
 }
 
-/// Nanoseconds at the start of a layer: the time, and the totals until then of waiting by the run
-/// and of reading by the device.
+/// Nanoseconds of time, of waiting by the run, and of reading by the device.
 #[derive(Debug, Default)]
-struct LayerStart {
-    at: AtomicU64,
-    stalled: AtomicU64,
-    busy: AtomicU64,
-}
+struct LapNanos([AtomicU64; 3]);
 
 const PLACE: u32 = 0b11;
 const WAITED: u32 = 0b100;
@@ -177,7 +176,7 @@ impl RunWatch {
     /// Bytes of the cells of a model.
     pub fn bytes_for(spec: &ModelSpec) -> u64 {
         let cells: usize = spec.moes().map(|moe| moe.experts).sum();
-        (cells * size_of::<AtomicU32>() + (spec.layers.len() + 1) * size_of::<LayerStart>()) as u64
+        (cells * size_of::<AtomicU32>() + (spec.layers.len() + 1) * size_of::<LapNanos>()) as u64
     }
 
     /// Makes the run report its events. Cells are known from its next pass on.
@@ -186,7 +185,9 @@ impl RunWatch {
         let board = self.0.board.get_or_init(|| Board {
             is_on: AtomicBool::new(false),
             is_timed: AtomicBool::new(false),
-            laps: self.0.firsts.iter().map(|_| LayerStart::default()).collect(),
+            laps: self.0.firsts.iter().skip(1).map(|_| LapNanos::default()).collect(),
+            lap_began: LapNanos::default(),
+            lap: AtomicU32::new(0),
             cells: (0..cells).map(|_| AtomicU32::new(0)).collect(),
             is_stale: AtomicBool::new(true),
             pass: AtomicU32::new(0),
@@ -277,18 +278,11 @@ impl RunWatch {
     pub fn laps(&self, into: &mut Vec<Lap>) {
         into.clear();
         let Some(board) = self.0.board.get() else { return };
-        let laps = board.laps.windows(2).map(|ends| {
-            let between = |of: fn(&LayerStart) -> &AtomicU64| {
-                let [from, to] = [&ends[0], &ends[1]].map(|mark| of(mark).load(Relaxed));
-                Duration::from_nanos(to.saturating_sub(from))
-            };
-            Lap {
-                time: between(|mark| &mark.at),
-                waiting: between(|mark| &mark.stalled),
-                reading: between(|mark| &mark.busy),
-            }
-        });
-        into.extend(laps);
+        into.extend(board.laps.iter().map(|LapNanos([time, waiting, reading])| {
+            let [time, waiting, reading] =
+                [time, waiting, reading].map(|nanos| Duration::from_nanos(nanos.load(Relaxed)));
+            Lap { time, waiting, reading }
+        }));
     }
 
     /// Current totals.
@@ -337,6 +331,12 @@ impl RunWatch {
         board.pass.store(board.pass.load(Relaxed).wrapping_add(1), Relaxed);
         board.layer.store(0, Relaxed);
         board.tokens.store(u32::try_from(tokens).unwrap_or(u32::MAX), Relaxed);
+        let is_timed = board.is_timed.load(Relaxed);
+        board.lap.store(u32::from(is_timed), Relaxed);
+        if is_timed {
+            let laps = board.laps.iter().flat_map(|LapNanos(parts)| parts);
+            laps.for_each(|nanos| nanos.store(0, Relaxed));
+        }
     }
 
     /// Records that the passes are over, if any are running, and the time that the source has taken
@@ -345,7 +345,8 @@ impl RunWatch {
         self.0.waiter.recorder().step(|| now, RecordingStep::Over);
         self.0.source.store(source.as_nanos() as u64, Relaxed);
         let Some(board) = self.board() else { return };
-        self.mark(board, board.laps.len() - 1);
+        self.end_lap(board);
+        board.lap.store(0, Relaxed);
         board.tokens.store(0, Relaxed);
         if board.is_running.swap(false, Relaxed) {
             let took = (now.as_nanos() as u64).saturating_sub(board.since.load(Relaxed));
@@ -365,19 +366,30 @@ impl RunWatch {
         self.step(RecordingStep::Layer { layer });
         let Some(board) = self.board() else { return };
         board.layer.store(layer as u32, Relaxed);
-        self.mark(board, layer);
+        if self.end_lap(board) {
+            board.lap.store(layer as u32 + 2, Relaxed);
+        }
     }
 
-    /// Records the start of a layer or, after the last one, the end of the pass.
-    fn mark(&self, board: &Board, layer: usize) {
-        let Some(mark) = board.laps.get(layer).filter(|_| board.is_timed.load(Relaxed)) else {
-            return;
-        };
+    /// Adds the time since the layer began that is being timed, if there is one. Returns false in a
+    /// pass that is not timed.
+    fn end_lap(&self, board: &Board) -> bool {
+        let lap = board.lap.load(Relaxed) as usize;
+        if lap == 0 {
+            return false;
+        }
         let RunShared { waiter, store, .. } = &*self.0;
         let busy = store.upgrade().map_or(Duration::ZERO, |store| store.stats().busy);
-        mark.at.store(waiter.clock().now().as_nanos() as u64, Relaxed);
-        mark.stalled.store(waiter.stalled().as_nanos() as u64, Relaxed);
-        mark.busy.store(busy.as_nanos() as u64, Relaxed);
+        let now = [waiter.clock().now(), waiter.stalled(), busy].map(|it| it.as_nanos() as u64);
+        let ended = lap.checked_sub(2).and_then(|layer| board.laps.get(layer));
+        for (part, now) in now.into_iter().enumerate() {
+            let began = board.lap_began.0[part].swap(now, Relaxed);
+            if let Some(LapNanos(parts)) = ended {
+                let sum = parts[part].load(Relaxed) + now.saturating_sub(began);
+                parts[part].store(sum, Relaxed);
+            }
+        }
+        true
     }
 
     /// Records the choice of a layer's router. `hit` returns true for experts in memory.
@@ -392,6 +404,7 @@ impl RunWatch {
         let mut misses = 0;
         for &expert in experts {
             let Some(cell) = self.cell(board, layer, expert) else { continue };
+            let before = cell.load(Relaxed);
             let waited = match hit(expert) {
                 true => 0,
                 false => WAITED,
@@ -400,7 +413,9 @@ impl RunWatch {
                 0 => hits += 1,
                 _ => misses += 1,
             }
-            cell.store(cell.load(Relaxed) & PLACE | waited | pass, Relaxed);
+            // The pass may have visited the layer before.
+            let earlier = if before >> PASS_SHIFT == pass >> PASS_SHIFT { WAITED } else { 0 };
+            cell.store(before & (PLACE | earlier) | waited | pass, Relaxed);
         }
         board.hits.store(board.hits.load(Relaxed) + hits, Relaxed);
         board.misses.store(board.misses.load(Relaxed) + misses, Relaxed);
