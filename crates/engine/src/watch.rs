@@ -8,6 +8,7 @@ use sws_format::{PieceId, PieceKind};
 use sws_model::ModelSpec;
 use sws_store::NVMeWeightStore;
 
+use crate::DriveMetrics;
 use crate::wait::Waiter;
 
 pub use crate::recording::{RecordedRead, RecordedStep, Recording, RecordingStep};
@@ -283,6 +284,12 @@ impl RunWatch {
                 [time, waiting, reading].map(|nanos| Duration::from_nanos(nanos.load(Relaxed)));
             Lap { time, waiting, reading }
         }));
+    }
+
+    /// Reads from each drive since the model was loaded, its own first; empty without copies on others.
+    pub fn drives(&self) -> Vec<DriveMetrics> {
+        let drives = self.0.store.upgrade().map_or_else(Vec::new, |store| store.stats().drives);
+        drives.iter().map(DriveMetrics::from).collect()
     }
 
     /// Current totals.

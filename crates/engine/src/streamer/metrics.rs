@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::speculative::SpeculativeCounts;
 use crate::experts::TierCounts;
@@ -126,12 +126,18 @@ pub struct Disk {
 }
 
 /// Reads from one of several drives.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriveMetrics {
     /// Bytes read.
     pub bytes: u64,
     /// True if it failed, or had wrong bytes, and was left out.
     pub left_out: bool,
+}
+
+impl From<&DriveStats> for DriveMetrics {
+    fn from(&DriveStats { bytes, is_left_out }: &DriveStats) -> DriveMetrics {
+        DriveMetrics { bytes, left_out: is_left_out }
+    }
 }
 
 /// Waits for the device.
@@ -223,9 +229,9 @@ impl Metrics {
         let seconds = (after.clocks.now.saturating_sub(before.clocks.now)).as_secs_f64();
         let tokens = after.tokens - before.tokens;
         let per = |n: f64, d: f64| if d > 0.0 { n / d } else { 0.0 };
-        let drives = after.drives.iter().enumerate().map(|(number, drive)| DriveMetrics {
-            bytes: drive.bytes - before.drives.get(number).map_or(0, |before| before.bytes),
-            left_out: drive.is_left_out,
+        let drives = after.drives.iter().enumerate().map(|(number, drive)| {
+            let before = before.drives.get(number).map_or(0, |before| before.bytes);
+            DriveMetrics { bytes: drive.bytes - before, ..DriveMetrics::from(drive) }
         });
         let kinds = WeightKind::ALL.iter().zip(after.bytes.iter().zip(&before.bytes));
         let bytes_per_token = kinds
