@@ -43,59 +43,10 @@ impl Model {
             return Ok(());
         }
         let own = if self.is_sharded() { Manifest::hash_in(self.dir())? } else { None };
-        let own = own.ok_or_else(|| {
+        own.ok_or_else(|| {
             self.error("it has no checksums by which copies on other drives could be verified; make shards of it with `sws shard`, or leave out --also")
         })?;
-        let mut known = vec![self.dir().canonicalize().ok()];
-        let mut all = Vec::new();
-        for dir in dirs {
-            let place = dir.canonicalize().ok();
-            if place.is_some() && known.contains(&place) {
-                return Err(of_copy(
-                    dir,
-                    "this copy is read already; give each once, and the model itself not at all",
-                ));
-            }
-            known.push(place);
-            let absent = |what: &str| {
-                notice(&format!(
-                    "`{}` {what}, so this copy of the model is left out; connect its drive, or make the copy with `sws mirror`",
-                    dir.display()
-                ));
-            };
-            match Manifest::hash_in(dir) {
-                Ok(Some(hash)) if hash == own => {}
-                Ok(Some(_)) => {
-                    return Err(of_copy(
-                        dir,
-                        format!(
-                            "these are not the shards of `{}`, but of another model or encoding; give a copy that `sws mirror` has made of it",
-                            self.dir().display()
-                        ),
-                    ));
-                }
-                Ok(None) => {
-                    absent(if dir.exists() { "has no manifest.json" } else { "does not exist" });
-                    continue;
-                }
-                Err(ManifestError::Read { cause, .. }) => {
-                    absent(&format!("cannot be read ({cause})"));
-                    continue;
-                }
-                Err(error) => return Err(error.into()),
-            }
-            let mirror = ModelMirror::of(self.manifest(), dir);
-            if mirror.bytes == 0 {
-                absent("has no shard");
-                continue;
-            }
-            info!(
-                "a copy with {} of {} shards is read as well",
-                mirror.files.iter().filter(|has| **has).count(),
-                mirror.files.len()
-            );
-            all.push(mirror);
-        }
+        let all = ModelMirror::of_shards(self.dir(), self.manifest(), dirs, notice)?;
         self.set_mirrors(Mirrors { all, notice });
         Ok(())
     }
@@ -129,6 +80,69 @@ impl Model {
 }
 
 impl ModelMirror {
+    /// The copies, in these directories, of the shards in another one, whose manifest this is. A copy
+    /// that is absent is left out, and `notice` gets a sentence about it. A copy of another model is an
+    /// error.
+    pub fn of_shards(
+        own_dir: &Path,
+        manifest: &Manifest,
+        dirs: &[PathBuf],
+        notice: fn(&str),
+    ) -> Result<Vec<ModelMirror>> {
+        let own = Manifest::hash_in(own_dir)?;
+        let mut known = vec![own_dir.canonicalize().ok()];
+        let mut all = Vec::new();
+        for dir in dirs {
+            let place = dir.canonicalize().ok();
+            if place.is_some() && known.contains(&place) {
+                return Err(of_copy(
+                    dir,
+                    "this copy is read already; give each once, and the model itself not at all",
+                ));
+            }
+            known.push(place);
+            let absent = |what: &str| {
+                notice(&format!(
+                    "`{}` {what}, so this copy of the model is left out; connect its drive, or make the copy with `sws mirror`",
+                    dir.display()
+                ));
+            };
+            match Manifest::hash_in(dir) {
+                Ok(hash @ Some(_)) if hash == own => {}
+                Ok(Some(_)) => {
+                    return Err(of_copy(
+                        dir,
+                        format!(
+                            "these are not the shards of `{}`, but of another model or encoding; give a copy that `sws mirror` has made of it",
+                            own_dir.display()
+                        ),
+                    ));
+                }
+                Ok(None) => {
+                    absent(if dir.exists() { "has no manifest.json" } else { "does not exist" });
+                    continue;
+                }
+                Err(ManifestError::Read { cause, .. }) => {
+                    absent(&format!("cannot be read ({cause})"));
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            }
+            let mirror = ModelMirror::of(manifest, dir);
+            if mirror.bytes == 0 {
+                absent("has no shard");
+                continue;
+            }
+            info!(
+                "a copy with {} of {} shards is read as well",
+                mirror.files.iter().filter(|has| **has).count(),
+                mirror.files.len()
+            );
+            all.push(mirror);
+        }
+        Ok(all)
+    }
+
     /// The files in a directory that have their name and length.
     fn of(manifest: &Manifest, dir: &Path) -> ModelMirror {
         let has = |file: &FileEntry| {
