@@ -49,15 +49,10 @@ impl CandleAttention {
     ) -> weights::Result<CandleAttention> {
         let q = spec.q_width();
         let kv = spec.key_width();
-        let mut linear = |name: &str, rows: usize, cols: usize, bias: bool| {
-            let weight = from.get(&format!("{prefix}.{name}.weight"), &[rows, cols])?;
-            let bias = bias.then(|| from.get(&format!("{prefix}.{name}.bias"), &[rows]));
-            weights::Result::Ok(Linear::new(weight, bias.transpose()?))
-        };
-        let query = linear("q_proj", q, hidden, spec.qkv_bias)?;
-        let key = linear("k_proj", kv, hidden, spec.qkv_bias)?;
-        let value = linear("v_proj", kv, hidden, spec.qkv_bias)?;
-        let output = linear("o_proj", hidden, q, spec.output_bias)?;
+        let query = from.linear(&format!("{prefix}.q_proj"), q, hidden, spec.qkv_bias)?;
+        let key = from.linear(&format!("{prefix}.k_proj"), kv, hidden, spec.qkv_bias)?;
+        let value = from.linear(&format!("{prefix}.v_proj"), kv, hidden, spec.qkv_bias)?;
+        let output = from.linear(&format!("{prefix}.o_proj"), hidden, q, spec.output_bias)?;
         let widths = match spec.qk_norm {
             QkNorm::None => None,
             QkNorm::PerHead => Some((spec.head_dim, spec.head_dim)),
@@ -117,8 +112,8 @@ impl CandleAttention {
             // The next token sees itself and the `window - 1` positions before it.
             Some(1) => None,
             Some(window) if len >= window => {
-                let last = |x: Tensor| x.narrow(1, len + 1 - window, window - 1);
-                Some((last(keys)?, last(values)?))
+                let at = len + 1 - window;
+                Some((keys.narrow(1, at, window - 1)?, values.narrow(1, at, window - 1)?))
             }
             _ => Some((keys, values)),
         };
@@ -159,13 +154,13 @@ impl CandleAttention {
     fn mask(&self, first: usize, tokens: usize, len: usize) -> Result<Tensor> {
         let begin = first + tokens - len;
         let window = self.spec.window.unwrap_or(usize::MAX);
-        let sees = |query: usize, key: usize| key <= query && query - key < window;
-        let row = |token: usize| {
-            let look =
-                move |key| if sees(first + token, begin + key) { 0.0 } else { f32::NEG_INFINITY };
-            (0..len).map(look)
-        };
-        let mask: Vec<f32> = (0..tokens).flat_map(row).collect();
+        let mut mask = Vec::with_capacity(tokens * len);
+        for query in first..first + tokens {
+            for key in begin..begin + len {
+                let sees = key <= query && query - key < window;
+                mask.push(if sees { 0.0 } else { f32::NEG_INFINITY });
+            }
+        }
         Tensor::from_vec(mask, (tokens, len), &Device::Cpu)
     }
 }
@@ -181,7 +176,18 @@ pub(crate) fn turns_whole_heads(rope: &Rope, head_dim: usize) -> bool {
 /// not from what our layers made of it.
 fn steps(rope: &Rope) -> Vec<f32> {
     let pairs = rope.inv_freq.len();
-    let scale = |pair: usize, angle: f64| match rope.scaling {
+    let mut steps = Vec::with_capacity(pairs);
+    for pair in 0..pairs {
+        let angle = rope.theta.powf(-(pair as f64) / pairs as f64);
+        steps.push(scaled(rope, pair, angle) as f32);
+    }
+    steps
+}
+
+/// The angle of a pair, scaled for longer texts.
+fn scaled(rope: &Rope, pair: usize, angle: f64) -> f64 {
+    let pairs = rope.inv_freq.len();
+    match rope.scaling {
         // `supports` refuses divisors.
         RopeScaling::None | RopeScaling::Divided => angle,
         RopeScaling::Linear { factor } => angle / factor,
@@ -206,7 +212,5 @@ fn steps(rope: &Rope) -> Vec<f32> {
             let kept = 1.0 - ((pair as f64 - first) / width).clamp(0.0, 1.0);
             angle * (kept + (1.0 - kept) / factor)
         }
-    };
-    let angle = |pair| rope.theta.powf(-(pair as f64) / pairs as f64);
-    (0..pairs).map(|pair| scale(pair, angle(pair)) as f32).collect()
+    }
 }

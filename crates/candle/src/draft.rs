@@ -64,17 +64,18 @@ pub fn train(
     // [targets, experts, rank + 1].
     let down = (0..rank * inputs).map(|i| down[i % inputs * rank + i / inputs]).collect();
     let columns = targets * experts;
-    let targets = (0..targets).map(|target| {
-        let rows = (0..experts).flat_map(|expert| {
-            let column = target * experts + expert;
-            let weights = (0..rank).map(move |r| r * columns + column);
-            let up = &up;
-            let constant = &constant;
-            weights.map(move |at| up[at]).chain([constant[column]])
-        });
-        (rows.collect(), sharpness[target])
-    });
-    Ok(Some(Trained { down, targets: targets.collect(), losses: [before, loss] }))
+    let mut corrections = Vec::with_capacity(targets);
+    for (target, &sharpness) in sharpness.iter().enumerate().take(targets) {
+        let mut rows = Vec::with_capacity(experts * (rank + 1));
+        for column in target * experts..(target + 1) * experts {
+            for r in 0..rank {
+                rows.push(up[r * columns + column]);
+            }
+            rows.push(constant[column]);
+        }
+        corrections.push((rows, sharpness));
+    }
+    Ok(Some(Trained { down, targets: corrections, losses: [before, loss] }))
 }
 
 /// Inputs, margins and uses of the given rows.
@@ -82,7 +83,9 @@ fn select(samples: &Samples, training: &Training, rows: &[usize]) -> Result<[Ten
     let Training { inputs, targets, experts, .. } = *training;
     let pick = |from: &[f32], width: usize| {
         let mut picked = Vec::with_capacity(rows.len() * width);
-        rows.iter().for_each(|row| picked.extend_from_slice(&from[row * width..][..width]));
+        for row in rows {
+            picked.extend_from_slice(&from[row * width..][..width]);
+        }
         picked
     };
     let n = rows.len();
@@ -133,10 +136,13 @@ impl Net {
     }
 
     fn values(&self) -> Result<[Vec<f32>; 4]> {
-        let values = |var: &Var| var.flatten_all()?.to_vec1::<f32>();
         let Net { down, up, constant, sharpness } = self;
         Ok([values(down)?, values(up)?, values(constant)?, values(sharpness)?])
     }
+}
+
+fn values(var: &Var) -> Result<Vec<f32>> {
+    var.flatten_all()?.to_vec1()
 }
 
 /// The next number of a sequence (splitmix64).

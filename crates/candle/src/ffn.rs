@@ -24,15 +24,12 @@ impl Mlp {
         spec: MlpSpec,
         hidden: usize,
     ) -> weights::Result<Mlp> {
-        let mut linear = |name: &str, rows: usize, cols: usize| {
-            let weight = from.get(&format!("{prefix}.{name}.weight"), &[rows, cols])?;
-            let bias = spec.bias.then(|| from.get(&format!("{prefix}.{name}.bias"), &[rows]));
-            weights::Result::Ok(Linear::new(weight, bias.transpose()?))
-        };
+        let MlpSpec { width, bias, .. } = spec;
+        let [gate, up, down] = names;
         Ok(Mlp {
-            gate: linear(names[0], spec.width, hidden)?,
-            up: linear(names[1], spec.width, hidden)?,
-            down: linear(names[2], hidden, spec.width)?,
+            gate: from.linear(&format!("{prefix}.{gate}"), width, hidden, bias)?,
+            up: from.linear(&format!("{prefix}.{up}"), width, hidden, bias)?,
+            down: from.linear(&format!("{prefix}.{down}"), hidden, width, bias)?,
         })
     }
 
@@ -72,18 +69,22 @@ impl Moe {
             _ => (format!("{layer}.mlp"), QWEN),
         };
         let router = from.get(&format!("{block}.gate.weight"), &[spec.experts, hidden])?;
-        let experts: weights::Result<Vec<Mlp>> = (0..spec.experts)
-            .map(|e| Mlp::load(from, &format!("{block}.experts.{e}"), names, spec.expert, hidden))
-            .collect();
-        let experts = experts?;
+        let mut experts = Vec::new();
+        for expert in 0..spec.experts {
+            let prefix = format!("{block}.experts.{expert}");
+            experts.push(Mlp::load(from, &prefix, names, spec.expert, hidden)?);
+        }
         let shared = match spec.shared {
             None => None,
             Some(shared) => {
                 let expert = format!("{block}.shared_expert");
                 let mlp = Mlp::load(from, &expert, QWEN, shared.mlp, hidden)?;
-                let gate = format!("{block}.shared_expert_gate.weight");
-                let gate = shared.gated.then(|| from.get(&gate, &[1, hidden])).transpose()?;
-                Some(SharedMlp { mlp, gate: gate.map(|gate| Linear::new(gate, None)) })
+                let gate = format!("{block}.shared_expert_gate");
+                let gate = match shared.gated {
+                    true => Some(from.linear(&gate, 1, hidden, false)?),
+                    false => None,
+                };
+                Some(SharedMlp { mlp, gate })
             }
         };
         let router = Linear::new(router, None);
@@ -104,9 +105,14 @@ impl Moe {
             }
         };
         for &expert in &routed.distinct {
-            let places = routed.choices.iter().enumerate().filter(|(_, chosen)| **chosen == expert);
-            let (rows, weights): (Vec<u32>, Vec<f32>) =
-                places.map(|(i, _)| ((i / self.top_k) as u32, routed.weights[i])).unzip();
+            let mut rows = Vec::new();
+            let mut weights = Vec::new();
+            for (place, &chosen) in routed.choices.iter().enumerate() {
+                if chosen == expert {
+                    rows.push((place / self.top_k) as u32);
+                    weights.push(routed.weights[place]);
+                }
+            }
             let count = rows.len();
             let rows = Tensor::from_vec(rows, count, &Device::Cpu)?;
             let weights = Tensor::from_vec(weights, (count, 1), &Device::Cpu)?;
@@ -124,9 +130,9 @@ impl Moe {
             // The sort is stable: among equals the first expert wins.
             order.sort_by(|&a, &b| row[b as usize].total_cmp(&row[a as usize]));
             order.truncate(self.top_k);
-            let chosen = || order.iter().map(|&expert| row[expert as usize]);
-            let divisor = if self.renormalise { chosen().sum() } else { 1.0 };
-            routed.weights.extend(chosen().map(|probability| probability / divisor));
+            let chosen: Vec<f32> = order.iter().map(|&expert| row[expert as usize]).collect();
+            let divisor: f32 = if self.renormalise { chosen.iter().sum() } else { 1.0 };
+            routed.weights.extend(chosen.iter().map(|probability| probability / divisor));
             routed.choices.extend(order);
         }
         routed.distinct = routed.choices.clone();

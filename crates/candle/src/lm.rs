@@ -87,16 +87,18 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
             return Err(unknown("attention in chunks, or whose queries grow"));
         }
         if attention.value_dim != attention.head_dim
-            || extras.value_scale.is_some_and(|scale| scale != 1.0)
+            || matches!(extras.value_scale, Some(scale) if scale != 1.0)
         {
             return Err(unknown("values of another length or scale than keys"));
         }
-        let rope = attention.rope.map(|rope| &spec.ropes[rope]);
-        if rope.is_some_and(|rope| !turns_whole_heads(rope, attention.head_dim)) {
-            return Err(unknown("a rotary embedding of parts of heads"));
-        }
-        if rope.is_some_and(|rope| rope.scaling == RopeScaling::Divided) {
-            return Err(unknown("divided angles of rotary embeddings"));
+        if let Some(rope) = attention.rope {
+            let rope = &spec.ropes[rope];
+            if !turns_whole_heads(rope, attention.head_dim) {
+                return Err(unknown("a rotary embedding of parts of heads"));
+            }
+            if rope.scaling == RopeScaling::Divided {
+                return Err(unknown("divided angles of rotary embeddings"));
+            }
         }
         if extras.distances.is_some() || extras.conv.is_some() {
             return Err(unknown("scores by distance, or convolutions of keys"));
@@ -124,7 +126,9 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
             Ffn::Moe(moe) => {
                 renormalises(moe.router)?;
                 supports_mlp(moe.expert)?;
-                moe.shared.map_or(Ok(()), |shared| supports_mlp(shared.mlp))?;
+                if let Some(shared) = moe.shared {
+                    supports_mlp(shared.mlp)?;
+                }
             }
         }
     }
@@ -251,6 +255,11 @@ impl CandleLm {
         let logits = self.head.forward(&self.norm.forward(x)?)?;
         Ok(logits.flatten_all()?.to_vec1()?)
     }
+
+    /// The logits of the last row of the hidden state.
+    fn last_logits(&self, x: &Tensor) -> Result<Vec<f32>> {
+        self.logits(&x.narrow(0, x.dim(0)? - 1, 1)?)
+    }
 }
 
 impl CausalLm for CandleLm {
@@ -267,7 +276,9 @@ impl CausalLm for CandleLm {
     }
 
     fn clear(&mut self) {
-        self.layers.iter_mut().for_each(|layer| layer.attention.clear());
+        for layer in &mut self.layers {
+            layer.attention.clear();
+        }
         self.len = 0;
         self.partial = false;
     }
@@ -283,9 +294,7 @@ impl CausalLm for CandleLm {
             last = Some(self.run(chunk, observer).map_err(failed)?);
         }
         let x = last.ok_or(ForwardError::NoTokens)?;
-        let row = x.dim(0).and_then(|rows| x.narrow(0, rows - 1, 1));
-        let logits = row.map_err(CandleError::from).and_then(|row| self.logits(&row));
-        self.logits = logits.map_err(failed)?;
+        self.logits = self.last_logits(&x).map_err(failed)?;
         Ok(&self.logits)
     }
 

@@ -6,6 +6,7 @@ use std::io::{Read as _, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
+use candle_nn::Linear;
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 use sws_format::{CheckpointError, PieceId, open_checkpoint, open_regular};
@@ -72,13 +73,12 @@ impl CandleLoader<'_> {
     pub(crate) fn get(&mut self, name: &str, shape: &[usize]) -> Result<Tensor> {
         let tensor = self.tensors.get(name)?;
         if tensor.dims() != shape {
-            let sizes = |dims: &[usize]| dims.iter().map(|&n| n as u64).collect();
             let found = sizes(tensor.dims());
             let expected = sizes(shape);
             return Err(WeightsError::Shape { name: name.to_owned(), found, expected }.into());
         }
         let all = tensor.flatten_all()?;
-        let cols = shape.last().map_or(1, |&cols| cols);
+        let cols = shape.last().copied().unwrap_or(1);
         for first in (0..all.elem_count()).step_by(LOOKED_AT) {
             let some = all.narrow(0, first, LOOKED_AT.min(all.elem_count() - first))?;
             let some = some.to_vec1::<f32>()?;
@@ -97,6 +97,26 @@ impl CandleLoader<'_> {
         }
         Ok(tensor)
     }
+
+    /// A matrix and its bias, by the beginning of their names.
+    pub(crate) fn linear(
+        &mut self,
+        name: &str,
+        rows: usize,
+        cols: usize,
+        has_bias: bool,
+    ) -> Result<Linear> {
+        let weight = self.get(&format!("{name}.weight"), &[rows, cols])?;
+        let bias = match has_bias {
+            true => Some(self.get(&format!("{name}.bias"), &[rows])?),
+            false => None,
+        };
+        Ok(Linear::new(weight, bias))
+    }
+}
+
+fn sizes(dims: &[usize]) -> Vec<u64> {
+    dims.iter().map(|&n| n as u64).collect()
 }
 
 /// The safetensors files of a checkpoint.
@@ -159,7 +179,7 @@ impl SafetensorsFiles {
 
 impl Tensors for SafetensorsFiles {
     fn get(&mut self, name: &str) -> Result<Tensor> {
-        let place = self.tensors.get(name).ok_or_else(|| missing(name))?;
+        let Some(place) = self.tensors.get(name) else { return Err(missing(name)) };
         let stored = match place.dtype {
             Dtype::F32 => DType::F32,
             Dtype::F16 => DType::F16,
@@ -168,9 +188,13 @@ impl Tensors for SafetensorsFiles {
         };
         let (path, file) = &mut self.files[place.file];
         let mut bytes = vec![0; place.len];
-        file.seek(SeekFrom::Start(place.offset))
-            .and_then(|_| file.read_exact(&mut bytes))
-            .map_err(|cause| CandleError::Read { path: path.clone(), cause })?;
+        let read = match file.seek(SeekFrom::Start(place.offset)) {
+            Ok(_) => file.read_exact(&mut bytes),
+            Err(cause) => Err(cause),
+        };
+        if let Err(cause) = read {
+            return Err(CandleError::Read { path: path.clone(), cause });
+        }
         let tensor = Tensor::from_raw_buffer(&bytes, stored, &place.shape, &Device::Cpu)?;
         Ok(tensor.to_dtype(DType::F32)?)
     }
@@ -193,25 +217,26 @@ impl<'a> Shards<'a> {
             }
             for (index, tensor) in piece.tensors.iter().enumerate() {
                 let layout = store.layout(Read::Tensor(piece.id, index));
-                largest = largest.max(layout.map_err(|e| CandleError::Store(e.into()))?.slot_len());
+                largest = largest.max(layout.map_err(of_store)?.slot_len());
                 tensors.insert(tensor.name.as_str(), (piece.id, index));
             }
         }
-        let arena = Arena::new(largest).map_err(|e| CandleError::Store(e.into()))?;
+        let arena = Arena::new(largest).map_err(of_store)?;
         Ok(Shards { store, arena, tensors })
     }
 }
 
 impl Tensors for Shards<'_> {
     fn get(&mut self, name: &str) -> Result<Tensor> {
-        let &(piece, index) = self.tensors.get(name).ok_or_else(|| missing(name))?;
-        let read = self.store.read(Read::Tensor(piece, index), &self.arena);
-        let read = read.map_err(|e| CandleError::Store(e.into()))?;
-        let tensor = &self.store.manifest().piece(piece).ok_or_else(|| missing(name))?;
-        let tensor = &tensor.tensors[index];
+        let Some(&(piece, index)) = self.tensors.get(name) else { return Err(missing(name)) };
+        let read = self.store.read(Read::Tensor(piece, index), &self.arena).map_err(of_store)?;
+        let Some(piece) = self.store.manifest().piece(piece) else { return Err(missing(name)) };
+        let tensor = &piece.tensors[index];
         let matrix = read.layout.tensors().first().and_then(|found| found.matrix(&read.slot));
-        let matrix = matrix.ok_or_else(|| dtype(name, format!("{:?}", tensor.dtype)))?;
-        let matrix = matrix.map_err(|e| CandleError::Store(e.into()))?;
+        let Some(matrix) = matrix else {
+            return Err(dtype(name, format!("{:?}", tensor.dtype)));
+        };
+        let matrix = matrix.map_err(of_store)?;
         let mut numbers = vec![0.0f32; matrix.row_count() * matrix.cols()];
         for (row, numbers) in numbers.chunks_exact_mut(matrix.cols()).enumerate() {
             matrix.decode_row(row, numbers);
@@ -219,6 +244,10 @@ impl Tensors for Shards<'_> {
         let shape: Vec<usize> = tensor.shape.iter().map(|&n| n as usize).collect();
         Ok(Tensor::from_vec(numbers, shape, &Device::Cpu)?)
     }
+}
+
+fn of_store(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> CandleError {
+    CandleError::Store(cause.into())
 }
 
 fn missing(name: &str) -> CandleError {

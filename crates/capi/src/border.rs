@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
+use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
@@ -31,6 +32,11 @@ pub(crate) fn guarded<T>(failed: T, work: impl FnOnce() -> Result<T, String>) ->
     failed
 }
 
+/// The sentence of an error.
+pub(crate) fn sentence(error: impl Display) -> String {
+    error.to_string()
+}
+
 /// Refuses a null pointer by the name of its argument.
 pub(crate) fn null(name: &str) -> String {
     format!("`{name}` is a null pointer; give one that is not")
@@ -47,7 +53,10 @@ pub(crate) unsafe fn string<'a>(pointer: *const c_char, name: &str) -> Result<&'
     }
     // SAFETY: not null; the caller vouches for the rest.
     let text = unsafe { CStr::from_ptr(pointer) };
-    text.to_str().map_err(|_| format!("`{name}` is not UTF-8; give text that is"))
+    let Ok(text) = text.to_str() else {
+        return Err(format!("`{name}` is not UTF-8; give text that is"));
+    };
+    Ok(text)
 }
 
 /// Reads an object that this library made.
@@ -57,11 +66,13 @@ pub(crate) unsafe fn string<'a>(pointer: *const c_char, name: &str) -> Result<&'
 /// The pointer is null, or leads to an object that is not closed during `'a`.
 pub(crate) unsafe fn object<'a, T>(pointer: *const T, name: &str) -> Result<&'a T, String> {
     // SAFETY: as the caller vouches. Objects of this library are only shared.
-    unsafe { pointer.as_ref() }.ok_or_else(|| null(name))
+    let Some(object) = (unsafe { pointer.as_ref() }) else { return Err(null(name)) };
+    Ok(object)
 }
 
 /// Returns the place of a value that the caller wants filled. It may be uninitialised, so it is written to and
 /// never borrowed.
 pub(crate) fn output<T>(pointer: *mut T, name: &str) -> Result<NonNull<T>, String> {
-    NonNull::new(pointer).ok_or_else(|| null(name))
+    let Some(place) = NonNull::new(pointer) else { return Err(null(name)) };
+    Ok(place)
 }

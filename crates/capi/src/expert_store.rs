@@ -7,6 +7,8 @@ use sws_cache::policy::Lru;
 use sws_cache::{Lookup, Need, NoRoom, PredictiveCache};
 use sws_store::{Arena, Completion, PieceLayout, Priority, Read, Slot, Ticket};
 
+use crate::border::sentence;
+
 /// Experts of a model, read into slots of equal length. Those used longest ago are evicted, and those that
 /// are held stay.
 pub(crate) struct ExpertStore {
@@ -25,12 +27,14 @@ pub(crate) struct ExpertStore {
 impl ExpertStore {
     /// Opens the experts of a model, as many of which are in memory as the bytes have room for.
     pub(crate) fn open(name: &str, bytes: u64) -> Result<ExpertStore, String> {
-        let model = Model::open(name).map_err(|error| error.to_string())?;
-        let is_expert = |id: PieceId| matches!(id.kind(), PieceKind::Expert(_));
+        let model = Model::open(name).map_err(sentence)?;
         let manifest = model.manifest();
         let mut count = 0;
         let mut slot_len = 0;
-        for piece in manifest.pieces.iter().filter(|piece| is_expert(piece.id)) {
+        for piece in &manifest.pieces {
+            if !matches!(piece.id.kind(), PieceKind::Expert(_)) {
+                continue;
+            }
             let layout = PieceLayout::new(manifest, Read::Piece(piece.id));
             let layout = layout.map_err(|error| model.error(error).to_string())?;
             slot_len = slot_len.max(layout.slot_len());
@@ -45,12 +49,14 @@ impl ExpertStore {
                 "{bytes} bytes have no room for an expert of `{name}`, which takes {slot_len}; give as many at least"
             ));
         }
-        let no_memory =
-            |e| format!("the system grants no {} bytes for experts: {e}", slots * slot_len);
-        let arena = Arena::new(slots * slot_len).map_err(no_memory)?;
+        let bytes = slots * slot_len;
+        let arena = match Arena::new(bytes) {
+            Ok(arena) => arena,
+            Err(e) => return Err(format!("the system grants no {bytes} bytes for experts: {e}")),
+        };
         let payloads = (0..slots).map_while(|_| Some((slot_len, arena.take(slot_len)?)));
         let cache = PredictiveCache::new(Box::new(Lru::new()), payloads);
-        let store = model.store(ReaderKind::Direct).map_err(|error| error.to_string())?;
+        let store = model.store(ReaderKind::Direct).map_err(sentence)?;
         Ok(ExpertStore {
             store,
             cache,
@@ -111,7 +117,7 @@ impl ExpertStore {
         if self.cache.contains(expert) {
             return Ok(());
         }
-        let layout = self.store.layout(Read::Piece(expert)).map_err(|error| error.to_string())?;
+        let layout = self.store.layout(Read::Piece(expert)).map_err(sentence)?;
         let layer = expert.layer().unwrap_or(0);
         let claim = loop {
             match self.cache.begin(layer, expert, layout.slot_len(), Need::Now) {

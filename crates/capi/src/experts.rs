@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use library::PieceId;
 
-use crate::border::{guarded, object, output, string};
+use crate::border::{guarded, object, output, sentence, string};
 use crate::expert_store::ExpertStore;
 
 /// Experts of a model within a budget of bytes, for an engine that computes with them itself.
@@ -211,13 +211,17 @@ pub unsafe extern "C" fn sws_store_row(
         let HeldExperts { store, held } = &*locked(store)?;
         let (&id, _) = find(held, expert)?;
         let (layout, slot) = store.bytes(id).ok_or("the expert is gone")?;
-        let layout = layout.tensors().get(tensor).ok_or_else(|| {
-            format!("the expert has {} tensors and no number {tensor}", layout.tensors().len())
-        })?;
+        let tensors = layout.tensors();
+        let Some(layout) = tensors.get(tensor) else {
+            return Err(format!("the expert has {} tensors and no number {tensor}", tensors.len()));
+        };
         let matrix = layout.matrix(slot).ok_or("no kernel decodes the tensor; take its bytes")?;
-        let matrix = matrix.map_err(|error| error.to_string())?;
-        let row = usize::try_from(row).ok().filter(|&row| row < matrix.row_count());
-        let row = row.ok_or_else(|| format!("the tensor has {} rows", matrix.row_count()))?;
+        let matrix = matrix.map_err(sentence)?;
+        let rows = matrix.row_count();
+        let row = match usize::try_from(row) {
+            Ok(row) if row < rows => row,
+            _ => return Err(format!("the tensor has {rows} rows")),
+        };
         if len != matrix.cols() {
             return Err(format!("a row of the tensor has {} numbers, not {len}", matrix.cols()));
         }
@@ -247,12 +251,11 @@ pub unsafe extern "C" fn sws_store_release(
         let HeldExperts { store, held } = &mut *locked(store)?;
         let (&id, _) = find(held, expert)?;
         store.release(id);
-        let last = held.get_mut(&id).is_some_and(|held| {
-            held.holds -= 1;
-            held.holds == 0
-        });
-        if last {
-            held.remove(&id);
+        if let Some(expert) = held.get_mut(&id) {
+            expert.holds -= 1;
+            if expert.holds == 0 {
+                held.remove(&id);
+            }
         }
         Ok(0)
     })
@@ -275,7 +278,10 @@ pub unsafe extern "C" fn sws_store_close(store: *mut sws_store) {
 }
 
 fn locked(store: &sws_store) -> Result<MutexGuard<'_, HeldExperts>, String> {
-    store.0.lock().map_err(|_| "the store has failed before; close it".to_owned())
+    let Ok(held) = store.0.lock() else {
+        return Err("the store has failed before; close it".to_owned());
+    };
+    Ok(held)
 }
 
 /// The held expert to which a pointer leads. It is compared only, never followed.
@@ -283,16 +289,21 @@ fn find(
     held: &HashMap<PieceId, HeldExpert>,
     expert: *const sws_expert,
 ) -> Result<(&PieceId, &HeldExpert), String> {
-    let is_it = |held: &HeldExpert| std::ptr::eq(&raw const held.view.seen, expert);
-    let found = held.iter().find(|(_, held)| is_it(held));
-    found.ok_or_else(|| "the store holds no such expert; give one that is not released".to_owned())
+    for (id, held) in held {
+        if std::ptr::eq(&raw const held.view.seen, expert) {
+            return Ok((id, held));
+        }
+    }
+    Err("the store holds no such expert; give one that is not released".to_owned())
 }
 
 impl ExpertView {
     /// A view of an expert that is in memory.
     fn of(store: &ExpertStore, id: PieceId, layer: u32, expert: u32) -> Option<ExpertView> {
         let (layout, slot) = store.bytes(id)?;
-        let (mut tensors, mut all_parts, mut names) = (Vec::new(), Vec::new(), Vec::new());
+        let mut tensors = Vec::new();
+        let mut all_parts = Vec::new();
+        let mut names = Vec::new();
         for tensor in layout.tensors() {
             let parts = tensor.parts(slot)?;
             let parts = parts.iter().map(|part| sws_part { bytes: part.as_ptr(), len: part.len() });

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use library::{Cancel, Generate, LoadedModel, Model, Options, Prompt, Request, Threads};
 
-use crate::border::{guarded, object, output, string};
+use crate::border::{guarded, object, output, sentence, string};
 
 /// A model, loaded within a budget. It continues one text at a time.
 pub struct sws_model {
@@ -38,7 +38,7 @@ impl RunningModel {
         self.text = None;
         // SAFETY: made by `Box::into_raw`, and freed in `drop` only; the text that borrowed from it is gone.
         let loaded: &'static mut LoadedModel = unsafe { self.loaded.as_mut() };
-        let text = loaded.generate(request).map_err(|error| error.to_string())?;
+        let text = loaded.generate(request).map_err(sentence)?;
         self.text = Some(text.cancelled_by(cancel));
         Ok(())
     }
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn sws_open(
             // SAFETY: a string, as the caller vouches.
             false => unsafe { string(ram, "ram") }?,
         };
-        let loaded = load(name, ram, threads, context).map_err(|error| error.to_string())?;
+        let loaded = load(name, ram, threads, context).map_err(sentence)?;
         let loaded = NonNull::from(Box::leak(Box::new(loaded)));
         let running = RunningModel { text: None, loaded, piece: Vec::new() };
         let model = sws_model { cancel: Mutex::default(), running: Mutex::new(running) };
@@ -200,7 +200,7 @@ pub unsafe extern "C" fn sws_next(model: *mut sws_model, piece: *mut sws_piece) 
         let piece = output(piece, "piece")?;
         let mut running = running(model)?;
         let next = running.text.as_mut().and_then(Iterator::next).transpose();
-        let next = next.map_err(|error| error.to_string())?;
+        let next = next.map_err(sentence)?;
         let Some(next) = next else {
             running.text = None;
             // SAFETY: memory of a piece, as the caller vouches.
@@ -255,10 +255,11 @@ pub unsafe extern "C" fn sws_close(model: *mut sws_model) {
 
 /// The model and its text, which one thread uses at a time.
 fn running(model: &sws_model) -> Result<MutexGuard<'_, RunningModel>, String> {
-    model.running.try_lock().map_err(|error| match error {
-        TryLockError::WouldBlock => {
-            "another thread uses the model; use it in one thread at a time".to_owned()
+    match model.running.try_lock() {
+        Ok(running) => Ok(running),
+        Err(TryLockError::WouldBlock) => {
+            Err("another thread uses the model; use it in one thread at a time".to_owned())
         }
-        TryLockError::Poisoned(_) => "the model has failed before; close it".to_owned(),
-    })
+        Err(TryLockError::Poisoned(_)) => Err("the model has failed before; close it".to_owned()),
+    }
 }

@@ -65,15 +65,15 @@ pub(crate) fn account(made: &Generated, metrics: &RunMetrics) -> String {
         return table(&rows, metrics, made);
     };
     let time = &cost.time;
-    let of = |part: f64| share(part, time.compute + time.stall + time.other);
+    let all = time.compute + time.stall + time.other;
     rows.push((
         "text",
         format!(
             "{}; computing {}, waiting for the disk {}, other {}",
             paced(metrics.generation),
-            of(time.compute),
-            of(time.stall),
-            of(time.other),
+            share(time.compute, all),
+            share(time.stall, all),
+            share(time.other, all),
         ),
     ));
     if metrics.ram_bytes.is_some() {
@@ -99,8 +99,8 @@ pub(crate) fn account(made: &Generated, metrics: &RunMetrics) -> String {
 
 /// Cost of the tokens after the prompt, if there are any.
 fn generation(metrics: &RunMetrics) -> Option<&Metrics> {
-    let cost = metrics.cost.as_ref().map(|cost| &cost.generation);
-    cost.filter(|cost| cost.tokens > 0 && cost.seconds > 0.0)
+    let cost = &metrics.cost.as_ref()?.generation;
+    if cost.tokens > 0 && cost.seconds > 0.0 { Some(cost) } else { None }
 }
 
 /// Reads of the tokens after the prompt.
@@ -148,9 +148,15 @@ fn tier(counts: &TierCounts) -> String {
 
 /// The reason why a graphics card was left alone during the run.
 pub(crate) fn card_failure(metrics: &RunMetrics) -> Option<&str> {
-    let parts = metrics.cost.as_ref().map(|cost| [&cost.generation, &cost.prompt]);
-    let counts = parts.into_iter().flatten().filter_map(|cost| cost.vram.as_ref());
-    counts.filter_map(|counts| counts.usage.failure.as_deref()).next()
+    let cost = metrics.cost.as_ref()?;
+    for part in [&cost.generation, &cost.prompt] {
+        if let Some(counts) = &part.vram
+            && let Some(failure) = counts.usage.failure.as_deref()
+        {
+            return Some(failure);
+        }
+    }
+    None
 }
 
 /// Bytes read for the text, and in all.
@@ -200,7 +206,10 @@ fn table(rows: &[(&str, String)], metrics: &RunMetrics, made: &Generated) -> Str
         let _ =
             writeln!(text, "{:<10} {} bytes before the answer", "reasoning", made.reasoning.len());
     }
-    let allowed = metrics.ram_bytes.map_or(String::new(), |ram| format!(" of {}", size(ram)));
+    let allowed = match metrics.ram_bytes {
+        Some(ram) => format!(" of {}", size(ram)),
+        None => String::new(),
+    };
     let peak = metrics.peak_rss_bytes.map_or("unknown".to_owned(), size);
     let memory = format!(
         "{:<10} {peak}{allowed} at most; loaded in {}, of which the tokenizer {}\n",

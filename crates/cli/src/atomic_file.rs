@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{anyhow, bail};
 use sws_format::{open_stream, remedy};
@@ -132,8 +132,8 @@ impl AtomicFile {
         contents: impl FnOnce(&mut dyn Write) -> std::io::Result<()>,
     ) -> anyhow::Result<()> {
         let mut out = BufWriter::new(self.file.get());
-        let written = contents(&mut out).and_then(|()| out.flush());
-        written.map_err(refusal(&self.path))
+        contents(&mut out).map_err(refusal(&self.path))?;
+        out.flush().map_err(refusal(&self.path))
     }
 
     /// Appends the contents of another file.
@@ -144,8 +144,8 @@ impl AtomicFile {
     /// Overwrites the beginning of the file.
     pub(crate) fn rewrite(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         let file = self.file.get();
-        let written = file.seek(SeekFrom::Start(0)).and_then(|_| file.write_all(bytes));
-        written.map_err(refusal(&self.path))
+        file.seek(SeekFrom::Start(0)).map_err(refusal(&self.path))?;
+        file.write_all(bytes).map_err(refusal(&self.path))
     }
 
     pub(crate) fn publish(self) -> anyhow::Result<()> {
@@ -154,7 +154,7 @@ impl AtomicFile {
             PendingOutput::Replace { file, .. } => {
                 let at = file.path().to_owned();
                 file.publish().map_err(refusal(&path))?;
-                under_way(|files| files.retain(|file| *file != at));
+                under_way().retain(|file| *file != at);
             }
             PendingOutput::Stream { mut file, mut stream, .. } => {
                 copy(&mut file, &mut stream).map_err(refusal(&path))?;
@@ -186,8 +186,11 @@ impl TemporaryDir {
         let at = std::env::temp_dir();
         let dir = tempfile::tempdir_in(&at).map_err(refusal(&at))?;
         let path = dir.path();
-        let paths = names.map(|name| path.join(name)).chain([path.to_owned()]);
-        under_way(|files| files.extend(paths));
+        let mut files = under_way();
+        for name in names {
+            files.push(path.join(name));
+        }
+        files.push(path.to_owned());
         Ok(TemporaryDir(dir))
     }
 
@@ -198,7 +201,7 @@ impl TemporaryDir {
 
 impl Drop for TemporaryDir {
     fn drop(&mut self) {
-        under_way(|files| files.retain(|file| !file.starts_with(self.0.path())));
+        under_way().retain(|file| !file.starts_with(self.0.path()));
     }
 }
 
@@ -206,13 +209,15 @@ impl Drop for TemporaryDir {
 pub(crate) fn remove_all() {
     if let Ok(files) = UNDER_WAY.try_lock() {
         for path in &*files {
-            let _ = std::fs::remove_file(path).or_else(|_| std::fs::remove_dir(path));
+            if std::fs::remove_file(path).is_err() {
+                let _ = std::fs::remove_dir(path);
+            }
         }
     }
 }
 
-fn under_way(change: impl FnOnce(&mut Vec<PathBuf>)) {
-    change(&mut UNDER_WAY.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+fn under_way() -> MutexGuard<'static, Vec<PathBuf>> {
+    UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Appends all of a file to another.
@@ -223,12 +228,17 @@ fn copy(from: &mut File, to: &mut File) -> std::io::Result<()> {
 }
 
 fn opened(path: &Path) -> anyhow::Result<File> {
-    open_stream(path).map_err(|e| match e.kind() {
-        ErrorKind::NotConnected if path.metadata().is_ok_and(|m| is_pipe(&m.file_type())) => {
-            anyhow!("`{}` is a pipe that nothing reads; start its reader first", path.display())
-        }
-        _ => refused(path, &e),
-    })
+    let error = match open_stream(path) {
+        Ok(stream) => return Ok(stream),
+        Err(error) => error,
+    };
+    if error.kind() == ErrorKind::NotConnected
+        && let Ok(about) = path.metadata()
+        && is_pipe(&about.file_type())
+    {
+        bail!("`{}` is a pipe that nothing reads; start its reader first", path.display());
+    }
+    Err(refused(path, &error))
 }
 
 fn target(path: &Path) -> anyhow::Result<OutputTarget> {
@@ -296,7 +306,7 @@ fn links(path: &Path) -> std::io::Result<Vec<PathBuf>> {
 
 fn beside(path: &Path, target: &Path) -> anyhow::Result<Replacement> {
     let file = Replacement::begin(target).map_err(refusal(path))?;
-    under_way(|files| files.push(file.path().to_owned()));
+    under_way().push(file.path().to_owned());
     Ok(file)
 }
 

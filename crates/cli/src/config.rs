@@ -53,14 +53,21 @@ pub(crate) fn place() -> Option<PathBuf> {
 
 /// Fails if the directory of configurations is something else.
 fn check_home() -> anyhow::Result<()> {
-    let home = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
-    match home.filter(|home| home.is_absolute() && home.exists() && !home.is_dir()) {
-        None => Ok(()),
-        Some(home) => bail!(
+    let Some(home) = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from) else { return Ok(()) };
+    if home.is_absolute() && home.exists() && !home.is_dir() {
+        bail!(
             "the variable XDG_CONFIG_HOME names `{}`, which is not a directory; correct it, or unset it",
             home.display()
-        ),
+        );
     }
+    Ok(())
+}
+
+/// The beginning of a file, one byte longer than a configuration may be.
+fn read(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    open_regular(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 impl ConfigFile {
@@ -72,27 +79,33 @@ impl ConfigFile {
             Some(path) => path.to_owned(),
             None => {
                 check_home()?;
-                match place().filter(|path| path.exists()) {
-                    Some(path) => path,
-                    None => return Ok(None),
+                match place() {
+                    Some(path) if path.exists() => path,
+                    _ => return Ok(None),
                 }
             }
         };
         let name = path.display();
-        let mut text = String::new();
-        let read =
-            open_regular(&path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text));
-        if let Err(e) = read {
-            bail!("`{name}` cannot be read: {e}; give another file with --config or SWS_CONFIG");
-        }
+        let text = match read(&path) {
+            Ok(text) => text,
+            Err(e) => {
+                bail!("`{name}` cannot be read: {e}; give another file with --config or SWS_CONFIG")
+            }
+        };
         if text.len() as u64 > MAX_BYTES {
             bail!("`{name}` has more than the {MAX_BYTES} bytes of a configuration");
         }
-        let contents = toml::from_str(&text).map_err(|e| {
-            let line = e.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
-            anyhow!("`{name}`, line {line}: {}; correct it", e.message().replace('\n', " "))
-        })?;
-        Ok(Some(ConfigFile { path, contents }))
+        match toml::from_str(&text) {
+            Ok(contents) => Ok(Some(ConfigFile { path, contents })),
+            Err(e) => {
+                let before = match e.span() {
+                    Some(span) => &text[..span.start],
+                    None => "",
+                };
+                let line = 1 + before.matches('\n').count();
+                bail!("`{name}`, line {line}: {}; correct it", e.message().replace('\n', " "))
+            }
+        }
     }
 
     /// The file.
@@ -103,18 +116,18 @@ impl ConfigFile {
     /// Checks that every entry is an option.
     pub(crate) fn check(&self, command: &Command) -> anyhow::Result<()> {
         for (name, entries) in &self.contents.command {
-            let found = name.split(' ').try_fold(command, Command::find_subcommand);
-            let Some(child) = found.filter(|child| child.get_name() != "help") else {
-                bail!(
+            let child = match name.split(' ').try_fold(command, Command::find_subcommand) {
+                Some(child) if child.get_name() != "help" => child,
+                _ => bail!(
                     "`{}`: [command.\"{name}\"] names no command; `sws help` lists them",
                     self.path.display()
-                );
+                ),
             };
             self.known(entries, &format!("command.\"{name}\""), child)?;
         }
         self.known(&self.contents.all, "all", command)?;
         for (model, entries) in &self.contents.model {
-            let is_id = model.parse::<ModelName>().is_ok_and(|name| name.id.has_owner());
+            let is_id = matches!(model.parse::<ModelName>(), Ok(name) if name.id.has_owner());
             if !model.contains('/') && !is_id && sws::locate(model).is_err() {
                 bail!(
                     "`{}`: [model.\"{model}\"] names no model; give its id, OWNER/NAME, or its path",
@@ -128,13 +141,15 @@ impl ConfigFile {
 
     /// Checks that entries are options of a command, or of one below it.
     fn known(&self, entries: &Table, section: &str, command: &Command) -> anyhow::Result<()> {
-        match entries.keys().find(|name| !has_option(command, name)) {
-            None => Ok(()),
-            Some(name) => Err(anyhow!(
-                "`{}`: [{section}] has `{name}`, which is no option there; `--help` lists them, here without dashes",
-                self.path.display()
-            )),
+        for name in entries.keys() {
+            if !has_option(command, name) {
+                bail!(
+                    "`{}`: [{section}] has `{name}`, which is no option there; `--help` lists them, here without dashes",
+                    self.path.display()
+                );
+            }
         }
+        Ok(())
     }
 
     /// The model that the entries of a command name.
@@ -161,7 +176,10 @@ impl ConfigFile {
             }
         }
         ranked.sort_by_key(|(rank, _)| *rank);
-        let mut sections: Vec<&Table> = ranked.into_iter().map(|(_, section)| section).collect();
+        let mut sections = Vec::new();
+        for (_, section) in ranked {
+            sections.push(section);
+        }
         sections.extend(commands.get(name));
         sections.push(all);
         let mut known: Vec<&str> = Vec::new();
@@ -186,7 +204,6 @@ impl ConfigFile {
         to: &mut Vec<OsString>,
     ) -> anyhow::Result<()> {
         let is_switch = matches!(arg.get_action(), ArgAction::SetTrue | ArgAction::Count);
-        let wrong = |what| anyhow!("`{}`: `{name}` needs {what}", self.path.display());
         match value {
             Value::Boolean(on) if is_switch => {
                 if *on {
@@ -198,7 +215,7 @@ impl ConfigFile {
                     to.push(format!("--{name}").into());
                 }
             }
-            _ if is_switch => return Err(wrong("true or false")),
+            _ if is_switch => return Err(self.wrong(name, "true or false")),
             Value::Array(values) => {
                 for value in values {
                     self.add(arg, name, value, to)?;
@@ -207,9 +224,13 @@ impl ConfigFile {
             Value::String(text) => to.push(format!("--{name}={text}").into()),
             Value::Integer(number) => to.push(format!("--{name}={number}").into()),
             Value::Float(number) => to.push(format!("--{name}={number}").into()),
-            _ => return Err(wrong("a number or a text")),
+            _ => return Err(self.wrong(name, "a number or a text")),
         }
         Ok(())
+    }
+
+    fn wrong(&self, name: &str, needed: &str) -> anyhow::Error {
+        anyhow!("`{}`: `{name}` needs {needed}", self.path.display())
     }
 }
 
@@ -230,7 +251,7 @@ struct NamedModel {
 impl NamedModel {
     /// The model that was typed, or that a command takes where none was.
     fn of(typed: Option<PathBuf>, command: &str) -> NamedModel {
-        let path = match (&typed, command) {
+        let place = match (&typed, command) {
             (Some(typed), _) => sws::locate(typed).ok(),
             (None, "chat") => here::newest_for_chat().map(|(here, _)| here),
             (None, "run" | "serve" | "forward" | "certify" | "plan") => {
@@ -238,7 +259,7 @@ impl NamedModel {
             }
             (None, _) => None,
         };
-        let path = path.and_then(|path| path.canonicalize().ok());
+        let path = place.and_then(|place| place.canonicalize().ok());
         let name = typed.as_deref().and_then(Path::to_str).and_then(|typed| typed.parse().ok());
         NamedModel { typed, name, path }
     }
@@ -250,7 +271,8 @@ impl NamedModel {
             return Some(0);
         }
         if let Some(path) = &self.path
-            && sws::locate(key).is_ok_and(|place| is_same(&place, path))
+            && let Ok(place) = sws::locate(key)
+            && is_same(&place, path)
         {
             return Some(1);
         }
@@ -264,9 +286,14 @@ impl NamedModel {
         {
             return Some(if whole { 3 } else { 2 });
         }
-        let library = Library::of_process().map(|library| library.dir().join(id.flat()));
-        let cached = HubCache::of_process().map(|cache| cache.model(id).dir().to_owned());
-        let is_below = [library, cached].iter().flatten().any(|dir| self.is_below(dir));
+        let mut dirs = Vec::new();
+        if let Some(library) = Library::of_process() {
+            dirs.push(library.dir().join(id.flat()));
+        }
+        if let Some(cache) = HubCache::of_process() {
+            dirs.push(cache.model(id).dir().to_owned());
+        }
+        let is_below = dirs.iter().any(|dir| self.is_below(dir));
         (whole && is_below).then_some(3)
     }
 
@@ -280,13 +307,15 @@ impl NamedModel {
 
 /// True if a path without its links is `resolved`.
 fn is_same(path: &Path, resolved: &Path) -> bool {
-    path.canonicalize().is_ok_and(|path| path == resolved)
+    matches!(path.canonicalize(), Ok(path) if path == resolved)
 }
 
 impl fmt::Display for ConfigFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = toml::to_string(&self.contents).map_err(|_| fmt::Error)?;
-        f.write_str(&text)
+        match toml::to_string(&self.contents) {
+            Ok(text) => f.write_str(&text),
+            Err(_) => Err(fmt::Error),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The models on this machine: shards that ids find, and the Hugging Face cache.
 
 use std::collections::HashMap;
+use std::fs::ReadDir;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -44,8 +45,11 @@ impl Here {
     fn since(&self) -> Option<SystemTime> {
         let path = self.path.as_ref()?;
         let manifest = path.join(MANIFEST_FILE);
-        let about = manifest.metadata().or_else(|_| path.metadata());
-        about.ok()?.modified().ok()
+        let about = match manifest.metadata() {
+            Ok(about) => about,
+            Err(_) => path.metadata().ok()?,
+        };
+        about.modified().ok()
     }
 }
 
@@ -86,7 +90,10 @@ fn sharded(shards: LibraryShards) -> Here {
 /// The models of a repository in the cache.
 fn cached(id: &ModelId, model: &CachedModel) -> Vec<Here> {
     let snapshots = model.snapshots();
-    let found: Vec<Here> = snapshots.iter().flat_map(|snapshot| within(id, snapshot)).collect();
+    let mut found = Vec::new();
+    for snapshot in &snapshots {
+        found.extend(within(id, snapshot));
+    }
     if !found.is_empty() || !snapshots.is_empty() && !model.is_partial() {
         return found;
     }
@@ -115,7 +122,7 @@ fn within(id: &ModelId, snapshot: &Snapshot) -> Vec<Here> {
         found.push(Here {
             id: id.clone(),
             form: format!("{CHECKPOINT}{revision}"),
-            path: has_all_weights(dir, &names).then(|| dir.clone()),
+            path: if has_all_weights(dir, &names) { Some(dir.clone()) } else { None },
             bytes: size(dir, &weights),
             completed_by: format!("`sws pull {id}{revision} --as stored`"),
         });
@@ -137,12 +144,40 @@ fn within(id: &ModelId, snapshot: &Snapshot) -> Vec<Here> {
 }
 
 /// Bytes of files in a directory, as far as they are there.
-fn size(dir: &Path, names: &[&str]) -> u64 {
+pub(crate) fn size(dir: &Path, names: &[&str]) -> u64 {
     let mut bytes: u64 = 0;
     for name in names {
-        bytes = bytes.saturating_add(dir.join(name).metadata().map_or(0, |about| about.len()));
+        bytes = bytes.saturating_add(file_len(&dir.join(name)));
     }
     bytes
+}
+
+/// Bytes of a file; 0 if it is not there.
+pub(crate) fn file_len(path: &Path) -> u64 {
+    match path.metadata() {
+        Ok(about) => about.len(),
+        Err(_) => 0,
+    }
+}
+
+/// Paths of what is in a directory; none if it cannot be read.
+pub(crate) fn entries(dir: &Path) -> Vec<PathBuf> {
+    let mut paths = Vec::new();
+    for entry in dir.read_dir().into_iter().flatten().flatten() {
+        paths.push(entry.path());
+    }
+    paths
+}
+
+/// Names in a directory, as far as they are UTF-8.
+pub(crate) fn file_names(entries: ReadDir) -> Vec<String> {
+    let mut names = Vec::new();
+    for entry in entries.flatten() {
+        if let Ok(name) = entry.file_name().into_string() {
+            names.push(name);
+        }
+    }
+    names
 }
 
 /// False for a snapshot without a file that its index lists.
@@ -195,23 +230,34 @@ pub(crate) fn bundled() -> anyhow::Result<PathBuf> {
 /// program, or else where the program was built.
 pub(crate) fn bundled_files() -> anyhow::Result<Option<PathBuf>> {
     let mut places = vec![Path::new("")];
-    let program = std::env::current_exe().and_then(|path| path.canonicalize()).ok();
+    let program = resolved_program();
     if let Some(program) = &program {
         places.extend(program.ancestors().skip(1));
     }
     places.extend(Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2));
-    for place in places.into_iter().flat_map(|dir| SHARDS.map(|shards| dir.join(shards))) {
-        let Ok(entries) = place.read_dir() else { continue };
-        let mut models: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-        models.retain(|dir| dir.join(MANIFEST_FILE).exists());
-        models.sort();
-        if models.len() > 1 {
-            let names: Vec<_> = models.iter().map(|dir| dir.display().to_string()).collect();
-            bail!("`{}` holds several models; name one: {}", place.display(), names.join(", "));
-        }
-        if let Some(model) = models.pop() {
-            return Ok(Some(model));
+    for dir in places {
+        for shards in SHARDS {
+            if let Some(model) = only_model(&dir.join(shards))? {
+                return Ok(Some(model));
+            }
         }
     }
     Ok(None)
+}
+
+/// The path of the program, without links.
+fn resolved_program() -> Option<PathBuf> {
+    std::env::current_exe().ok()?.canonicalize().ok()
+}
+
+/// The model in a directory of models. Fails if it has several.
+fn only_model(place: &Path) -> anyhow::Result<Option<PathBuf>> {
+    let mut models = entries(place);
+    models.retain(|dir| dir.join(MANIFEST_FILE).exists());
+    models.sort();
+    if models.len() > 1 {
+        let names: Vec<_> = models.iter().map(|dir| dir.display().to_string()).collect();
+        bail!("`{}` holds several models; name one: {}", place.display(), names.join(", "));
+    }
+    Ok(models.pop())
 }

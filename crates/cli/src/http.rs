@@ -4,7 +4,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
+
+use crate::terminal::without_controls;
 
 /// Time for a server on a network to answer; it answers before its model is loaded.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -30,10 +32,13 @@ impl ServerAddress {
     /// Asks for something. Returns the body of an answer with status 200.
     pub(crate) fn get(&self, path: &str, key: &str) -> anyhow::Result<Body> {
         let ServerAddress { host, base } = self;
-        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-        let address = if has_port { host.clone() } else { format!("{host}:80") };
-        let address = address.to_socket_addrs()?.next();
-        let address = address.ok_or_else(|| anyhow!("{host} has no address"))?;
+        let address = match host.rsplit_once(':') {
+            Some((_, port)) if port.parse::<u16>().is_ok() => host.clone(),
+            _ => format!("{host}:80"),
+        };
+        let Some(address) = address.to_socket_addrs()?.next() else {
+            bail!("{host} has no address");
+        };
         let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         // Bodies of version 1.0 end with the connection, and have no parts.
@@ -82,7 +87,7 @@ fn refusal(reader: &mut impl Read) -> Option<String> {
     reader.take(HEAD).read_to_end(&mut body).ok()?;
     let body: serde_json::Value = serde_json::from_slice(&body).ok()?;
     let words = body["error"]["message"].as_str()?;
-    Some(words.chars().filter(|c| !c.is_control()).take(300).collect())
+    Some(without_controls(words, 300))
 }
 
 /// The body of a response.
@@ -107,8 +112,10 @@ impl Body {
         if line.len() >= most {
             bail!("it sends lines of more than {most} bytes");
         }
-        let is_whole = line.ends_with(b"\n");
-        Ok(is_whole.then(|| String::from_utf8_lossy(&line).trim_end().to_owned()))
+        if !line.ends_with(b"\n") {
+            return Ok(None);
+        }
+        Ok(Some(String::from_utf8_lossy(&line).trim_end().to_owned()))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::thread::available_parallelism;
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use sws::Threads;
 use sws_os::limits::{ProcessLimits, refuse_large_writes};
 
@@ -30,16 +30,24 @@ pub(crate) fn stack() -> anyhow::Result<()> {
 
 /// Makes an exceeded file size limit an error of the write.
 pub(crate) fn file_size() -> anyhow::Result<()> {
-    refuse_large_writes()
-        .map_err(|e| anyhow!("signals cannot be received: {e}; start the program in another way"))
+    if let Err(e) = refuse_large_writes() {
+        bail!("signals cannot be received: {e}; start the program in another way");
+    }
+    Ok(())
 }
 
 /// Starts the compute threads: as many as requested, or one per core.
 pub(crate) fn threads(typed: Option<u16>) -> anyhow::Result<Threads> {
     // A thread whose stack fits and which then finds no memory for its beginning ends the program.
     if ProcessLimits::now().address_space.is_some() {
-        let count = typed.map(usize::from).or_else(|| Some(available_parallelism().ok()?.into()));
-        drop(black_box(Vec::<u8>::with_capacity(BEGINNING + count.unwrap_or(1) * THREAD_STACK)));
+        let count = match typed {
+            Some(count) => usize::from(count),
+            None => available_parallelism().map_or(1, usize::from),
+        };
+        drop(black_box(Vec::<u8>::with_capacity(BEGINNING + count * THREAD_STACK)));
     }
-    Ok(typed.map_or_else(Threads::one_per_core, |count| Threads::start(count.into()))?)
+    Ok(match typed {
+        Some(count) => Threads::start(count.into())?,
+        None => Threads::one_per_core()?,
+    })
 }

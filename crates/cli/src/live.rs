@@ -1,6 +1,6 @@
 //! Status line on the terminal during a run.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use sws_engine::{Counters, Gauge, Metrics, memory};
@@ -8,7 +8,7 @@ use sws_format::Clock;
 use sws_os::terminal::StdStream;
 
 use crate::account::rate;
-use crate::terminal::{self, is_line_full};
+use crate::terminal::{self, draw, is_line_full};
 
 /// Interval between updates of the line.
 pub(crate) const EVERY: Duration = Duration::from_millis(100);
@@ -106,7 +106,9 @@ impl Live {
 
     /// Counts a token.
     pub(crate) fn count(&mut self) {
-        self.tokens = self.tokens.map(|tokens| tokens + 1);
+        if let Some(tokens) = &mut self.tokens {
+            *tokens += 1;
+        }
         if self.since.is_none()
             && self.place != LinePlace::Nowhere
             && let Some(gauge) = &self.gauge
@@ -128,8 +130,10 @@ impl Live {
 
     /// True unless the line, and the text above it, were drawn a moment ago.
     pub(crate) fn is_due(&self) -> bool {
-        self.place == LinePlace::Nowhere
-            || self.drawn.is_none_or(|drawn| self.clock.now() >= drawn + EVERY)
+        match self.drawn {
+            Some(drawn) if self.place != LinePlace::Nowhere => self.clock.now() >= drawn + EVERY,
+            _ => true,
+        }
     }
 
     /// Draws the line.
@@ -212,12 +216,6 @@ fn of_budget(used: u64, budget: Option<u64>) -> String {
 /// Columns of the terminal, as far as the line uses them.
 pub(crate) fn columns() -> usize {
     terminal::columns(StdStream::Err).unwrap_or(COLUMNS).min(COLUMNS)
-}
-
-/// Writes to the terminal, ignoring errors.
-fn draw(text: &str) {
-    let mut err = std::io::stderr().lock();
-    let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::fmt::{self, Write};
 use std::io::IsTerminal;
 use std::sync::OnceLock;
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
@@ -32,7 +32,7 @@ static VERBOSE: OnceLock<u8> = OnceLock::new();
 
 /// Switches logs on, as `-v` and the environment say. Without either they cost nothing.
 pub(crate) fn start(verbose: u8) -> anyhow::Result<()> {
-    VERBOSE.get_or_init(|| verbose);
+    let _ = VERBOSE.set(verbose);
     let set = match std::env::var_os(VARIABLE) {
         Some(value) => parsed(&value.to_string_lossy())?,
         None => LevelFilter::OFF,
@@ -46,13 +46,15 @@ pub(crate) fn start(verbose: u8) -> anyhow::Result<()> {
     if level == LevelFilter::OFF {
         return Ok(());
     }
-    tracing::subscriber::set_global_default(LogSubscriber(level))
-        .map_err(|_| anyhow!("logs cannot be started twice; leave out -v and {VARIABLE}"))
+    if tracing::subscriber::set_global_default(LogSubscriber(level)).is_err() {
+        bail!("logs cannot be started twice; leave out -v and {VARIABLE}");
+    }
+    Ok(())
 }
 
 /// True if the account of a text is wanted.
 pub(crate) fn is_verbose() -> bool {
-    VERBOSE.get().is_some_and(|verbose| *verbose > 0)
+    matches!(VERBOSE.get(), Some(1..))
 }
 
 fn parsed(value: &str) -> anyhow::Result<LevelFilter> {

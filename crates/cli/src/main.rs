@@ -90,7 +90,28 @@ fn start() -> ExitCode {
         note!("sws: {error}");
         return ExitCode::from(REFUSED);
     }
-    let done = limits::file_size().and_then(|()| match args.command {
+    match run(args) {
+        Ok(code) => code,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            note!("sws: {}", render(error.to_string()));
+            let damaged = matches!(
+                error.downcast_ref(),
+                Some(ShardError::Damaged { .. } | ShardError::DamagedCopy { .. })
+            );
+            let interrupted = error.is::<Interrupted>();
+            ExitCode::from(match () {
+                () if interrupted => INTERRUPTED,
+                () if damaged => FAILED,
+                () => REFUSED,
+            })
+        }
+    }
+}
+
+fn run(args: Args) -> anyhow::Result<ExitCode> {
+    limits::file_size()?;
+    match args.command {
         Command::Run(args) if args.prompts.is_some() => commands::prompts::run(&args),
         Command::Run(args) => commands::run::run(args),
         Command::Chat(args) => commands::chat::run(args),
@@ -121,23 +142,6 @@ fn start() -> ExitCode {
         Command::Config => commands::config::run(args.config.as_deref()),
         Command::Pages(args) => commands::pages::run(&args),
         Command::Replay(args) => limits::threads(None)?.run(|| commands::replay::run(&args)),
-    });
-    match done {
-        Ok(code) => code,
-        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            note!("sws: {}", render(error.to_string()));
-            let damaged = matches!(
-                error.downcast_ref(),
-                Some(ShardError::Damaged { .. } | ShardError::DamagedCopy { .. })
-            );
-            let interrupted = error.is::<Interrupted>();
-            ExitCode::from(match () {
-                () if interrupted => INTERRUPTED,
-                () if damaged => FAILED,
-                () => REFUSED,
-            })
-        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use sws::{LoadedModel, Loader, Model, Progress, RamBudget, Warning};
+use sws_model::ModelSpec;
 
 use crate::args;
 use crate::far;
@@ -64,7 +65,7 @@ fn open_with(
 }
 
 /// Explains that a text was typed in place of a model, where `example` shows how to give one.
-pub(crate) fn text_is_no_model(error: anyhow::Error, example: &str) -> anyhow::Error {
+fn text_is_no_model(error: anyhow::Error, example: &str) -> anyhow::Error {
     match error.downcast_ref::<sws::Error>() {
         Some(sws::Error::NoPath { path }) if path.to_string_lossy().contains(' ') => {
             anyhow!("`{}` is not a model; a text is given as in `{example}`", path.display())
@@ -79,8 +80,15 @@ pub(crate) fn text_is_no_model(error: anyhow::Error, example: &str) -> anyhow::E
 }
 
 /// Like [`open_to_run`], but offers to download a model that is not on this machine, if there is a
-/// terminal.
-pub(crate) fn open_or_pull(args: &args::ModelArgs) -> anyhow::Result<Model> {
+/// terminal. `example` shows how a text is given, for one that was typed in place of a model.
+pub(crate) fn open_or_pull(args: &args::ModelArgs, example: &str) -> anyhow::Result<Model> {
+    match open_or_offer(args) {
+        Err(error) => Err(text_is_no_model(error, example)),
+        opened => opened,
+    }
+}
+
+fn open_or_offer(args: &args::ModelArgs) -> anyhow::Result<Model> {
     match open_to_run(args) {
         #[cfg(feature = "pull")]
         Err(error) => {
@@ -123,4 +131,14 @@ pub(crate) fn load(loader: Loader<'_>, interrupt: &Interrupt) -> anyhow::Result<
         }
     }
     Ok(loaded)
+}
+
+/// The memory budget of a loaded model, if it has one.
+pub(crate) fn budget(running: &LoadedModel) -> Option<u64> {
+    Some(running.plan()?.ledger.budget())
+}
+
+/// Experts of all layers.
+pub(crate) fn all_experts(spec: &ModelSpec) -> usize {
+    spec.moes().map(|moe| moe.experts).sum()
 }

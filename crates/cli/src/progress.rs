@@ -64,7 +64,9 @@ impl ProgressStage {
     }
 
     pub(crate) fn finish(&self) {
-        self.meter.get().inspect(|meter| meter.finish());
+        if let Some(meter) = self.meter.get() {
+            meter.finish();
+        }
     }
 }
 
@@ -197,7 +199,10 @@ impl Bar {
     /// Removes the bar, once the thread has ended.
     fn finish(&self) {
         let _ = self.over.send(());
-        let thread = self.thread.lock().ok().and_then(|mut thread| thread.take());
+        let thread = match self.thread.lock() {
+            Ok(mut thread) => thread.take(),
+            Err(_) => None,
+        };
         if let Some(thread) = thread {
             // It has no more to say than that it ended.
             let _ = thread.join();

@@ -31,8 +31,10 @@ impl PromptProgress {
     /// For a model of `layers` layers.
     pub(crate) fn new(layers: usize, gauge: Option<Gauge>) -> PromptProgress {
         let is_below = terminal::can_draw() && is_within_line() && !is_line_full();
-        let meter =
-            (!is_below).then(|| Arc::new(ProgressMeter::quiet("prompt", ProgressUnit::Prompt)));
+        let meter = match is_below {
+            true => None,
+            false => Some(Arc::new(ProgressMeter::quiet("prompt", ProgressUnit::Prompt))),
+        };
         let before = device_bytes(gauge.as_ref());
         let steps = PromptSteps { layers: layers.max(1) as u64, ..PromptSteps::default() };
         PromptProgress { meter, steps, gauge, before, clock: Clock::real(), drawn: None }
@@ -48,22 +50,29 @@ impl PromptProgress {
         self.steps.count(progress.done);
         let now = self.clock.now();
         let is_over = progress.done >= progress.total;
-        let is_due = |from| now >= self.drawn.map_or(from, |drawn| drawn + EVERY);
         match &self.meter {
             Some(_) if is_over => {}
             Some(meter) => {
-                if is_due(Duration::ZERO) {
+                if self.is_due(now, Duration::ZERO) {
                     self.drawn = Some(now);
                     meter.say(self.words(progress, now, false, columns().saturating_sub(BAR)));
                 }
                 meter.show(progress);
             }
             None if is_over => self.erase(),
-            None if is_due(SOON) => {
+            None if self.is_due(now, SOON) => {
                 self.drawn = Some(now);
                 draw_below(&self.words(progress, now, true, columns()));
             }
             None => {}
+        }
+    }
+
+    /// True from that time on, and then unless it was drawn a moment ago.
+    fn is_due(&self, now: Duration, from: Duration) -> bool {
+        match self.drawn {
+            Some(drawn) => now >= drawn + EVERY,
+            None => now >= from,
         }
     }
 
@@ -86,7 +95,10 @@ impl Drop for PromptProgress {
 }
 
 fn device_bytes(gauge: Option<&Gauge>) -> u64 {
-    gauge.map_or(0, |gauge| gauge.watch().tally().device_bytes)
+    match gauge {
+        Some(gauge) => gauge.watch().tally().device_bytes,
+        None => 0,
+    }
 }
 
 /// Layers that are done. Each is a step of the progress, whose unit is a token in a layer.
@@ -113,10 +125,13 @@ impl PromptSteps {
         let pass = self.steps / self.layers + 1;
         let layer = self.steps % self.layers + 1;
         let tokens = total / self.layers;
-        let passes = self.tokens.map_or(1, |of_pass| tokens.div_ceil(of_pass)).max(pass);
-        match passes {
+        let passes = match self.tokens {
+            Some(of_pass) => tokens.div_ceil(of_pass),
+            None => 1,
+        };
+        match passes.max(pass) {
             1 => format!("layer {layer} of {}", self.layers),
-            _ => format!("part {pass} of {passes}, layer {layer} of {}", self.layers),
+            passes => format!("part {pass} of {passes}, layer {layer} of {}", self.layers),
         }
     }
 }
@@ -134,10 +149,12 @@ fn words(
     let seconds = elapsed.as_secs_f64();
     let share = progress.done as f64 / progress.total.max(1) as f64;
     // Before a layer is done nothing is known of the time left.
-    let left = (is_alone && progress.done > 0).then(|| {
+    let left = if is_alone && progress.done > 0 {
         let left = (seconds * (1.0 / share - 1.0)).round() as u64;
-        format!("{}:{:02} left", left / 60, left % 60)
-    });
+        Some(format!("{}:{:02} left", left / 60, left % 60))
+    } else {
+        None
+    };
     let read_words = match read >> 30 {
         0 => format!("{} MiB read", read >> 20),
         _ => format!("{:.1} GiB read", read as f64 / f64::from(1 << 30)),
@@ -145,7 +162,7 @@ fn words(
     let rate = format!("{:.1} GB/s", read as f64 / 1e9 / seconds.max(1e-3));
     let is_read = read >> 20 > 0;
     let mut parts = [
-        is_alone.then(|| "prompt".to_owned()),
+        is_alone.then_some("prompt".to_owned()),
         Some(at.to_owned()),
         is_read.then_some(read_words),
         is_read.then_some(rate),

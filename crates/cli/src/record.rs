@@ -75,7 +75,7 @@ impl StateFile {
         for (token, row) in state.chunks_exact(*width).enumerate() {
             bytes.clear();
             match shared.get(token * *width..(token + 1) * *width) {
-                None => bytes.extend(row.iter().flat_map(|x| x.to_le_bytes())),
+                None => bytes.extend(row.iter().copied().flat_map(f32::to_le_bytes)),
                 Some(more) => {
                     let sum = row.iter().zip(more).map(|(x, y)| x + y);
                     bytes.extend(sum.flat_map(f32::to_le_bytes));
@@ -119,7 +119,7 @@ impl RunRecorder {
             file,
             path: path.to_owned(),
             places,
-            experts: spec.moes().map(|moe| moe.experts).max().unwrap_or(0),
+            experts: most_experts(spec),
             top_k: spec.max_top_k(),
             states,
             ids: Vec::new(),
@@ -140,14 +140,11 @@ impl RunRecorder {
             return Err(error);
         }
         let layers = self.places.iter().flatten().count();
-        let four = |numbers: &[u32]| -> Vec<u8> {
-            numbers.iter().flat_map(|&n| (n as i32).to_le_bytes()).collect()
-        };
         let tokens = &tokens[..tokens.len().min(self.done)];
         let tails = [
-            ("tokens", tokens.len(), four(tokens)),
-            ("passes", self.passes.len(), four(&self.passes)),
-            ("lens", 1, four(&[self.done as u32])),
+            ("tokens", tokens.len(), le_bytes(tokens)),
+            ("passes", self.passes.len(), le_bytes(&self.passes)),
+            ("lens", 1, le_bytes(&[self.done as u32])),
         ];
         let facts = json!({
             "layers": layers.to_string(),
@@ -161,8 +158,11 @@ impl RunRecorder {
             self.file.write(bytes)?;
         }
         // A backend may not report all states, and not all models have each.
-        let kept = self.states.into_iter().flatten().filter(|states| !states.bytes.is_empty());
-        for StateFile { name, file, layers, width, .. } in kept {
+        for states in self.states.into_iter().flatten() {
+            if states.bytes.is_empty() {
+                continue;
+            }
+            let StateFile { name, file, layers, width, .. } = states;
             let len = self.done * layers * width * 4;
             tensors.push((name, "F32", vec![self.done, layers, width], len));
             file.set_len(len as u64).map_err(refusal(&self.path))?;
@@ -177,6 +177,16 @@ impl RunRecorder {
             self.failed.get_or_insert(error);
         }
     }
+}
+
+/// The bytes of numbers as i32.
+fn le_bytes(numbers: &[u32]) -> Vec<u8> {
+    numbers.iter().copied().flat_map(u32::to_le_bytes).collect()
+}
+
+/// The largest number of experts in a layer.
+pub(crate) fn most_experts(spec: &ModelSpec) -> usize {
+    spec.moes().map(|moe| moe.experts).max().unwrap_or(0)
 }
 
 /// Index of each layer among those with experts; `None` for the others.
@@ -215,8 +225,8 @@ impl Observer for RunRecorder {
         if let Some([_, attended, routed]) = &mut self.states {
             let first = pass.first_position();
             let mut written = attended.write(first, layer, state, shared);
-            if !shared.is_empty() {
-                written = written.and_then(|()| routed.write(first, layer, state, &[]));
+            if written.is_ok() && !shared.is_empty() {
+                written = routed.write(first, layer, state, &[]);
             }
             self.note(written.map_err(refusal(&self.path)));
         }
@@ -238,7 +248,7 @@ impl Observer for RunRecorder {
             }
         }
         if place + 1 == layers {
-            let bytes: Vec<u8> = self.ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+            let bytes: Vec<u8> = self.ids.iter().copied().flat_map(u16::to_le_bytes).collect();
             let written = self.file.write(&bytes);
             self.note(written);
             self.done += tokens;

@@ -44,8 +44,11 @@ fn broken(line: &str, indent: usize) -> String {
 fn is_number(text: &str) -> bool {
     let Some(text) = text.strip_suffix(' ') else { return false };
     let word = text.rsplit(' ').next().unwrap_or("");
-    let is_part = |c: char| c.is_ascii_digit() || c == '.';
-    word.starts_with(|c: char| c.is_ascii_digit()) && word.chars().all(is_part)
+    word.as_bytes().first().is_some_and(u8::is_ascii_digit) && word.chars().all(is_of_number)
+}
+
+fn is_of_number(c: char) -> bool {
+    c.is_ascii_digit() || c == '.'
 }
 
 /// Formats rows of cells under a heading, with columns as wide as their widest cell. The first
@@ -57,8 +60,10 @@ pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
         let is_left = number == 0 || name.starts_with('<');
         let name = name.trim_start_matches('<').to_owned();
         let mut width = name.chars().count();
-        for cell in rows.iter().filter_map(|row| row.get(number)) {
-            width = width.max(cell.chars().count());
+        for row in rows {
+            if let Some(cell) = row.get(number) {
+                width = width.max(cell.chars().count());
+            }
         }
         names.push(name);
         columns.push((width, is_left));

@@ -45,7 +45,12 @@ pub(crate) fn can_draw() -> bool {
 
 /// True if the terminal is said to show nothing but lines of text.
 pub(crate) fn is_dumb() -> bool {
-    std::env::var_os("TERM").is_some_and(|term| term == "dumb")
+    std::env::var_os("TERM").unwrap_or_default() == "dumb"
+}
+
+/// True unless the user wants no colours.
+pub(crate) fn has_colours() -> bool {
+    std::env::var_os("NO_COLOR").unwrap_or_default().is_empty()
 }
 
 /// Columns of a terminal; `None` if it is none, or does not tell.
@@ -148,7 +153,10 @@ impl HeldMessages {
         if self.text.len() > 2 * MOST_HELD {
             let from = self.text.len() - MOST_HELD;
             let line_end = self.text.as_bytes()[from..].iter().position(|&byte| byte == b'\n');
-            let kept = line_end.map_or(self.text.len(), |end| from + end + 1);
+            let kept = match line_end {
+                Some(end) => from + end + 1,
+                None => self.text.len(),
+            };
             self.left_out += self.text.drain(..kept).filter(|&c| c == '\n').count();
         }
     }
@@ -166,15 +174,24 @@ pub(crate) fn yes(question: &str) -> anyhow::Result<bool> {
 pub(crate) fn show(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     let text = if out.is_terminal() { escaped(text) } else { Cow::Borrowed(text) };
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(refused)?;
+    write_now(&mut out, text.as_bytes()).map_err(refused)?;
     moved(&text, StdStream::Out);
     Ok(())
 }
 
 /// Writes a control sequence of the program's own to standard output.
 pub(crate) fn raw(sequence: &'static str) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(sequence.as_bytes()).and_then(|()| out.flush()).map_err(refused)
+    write_now(&mut io::stdout().lock(), sequence.as_bytes()).map_err(refused)
+}
+
+/// Writes to the terminal on standard error, ignoring errors.
+pub(crate) fn draw(text: &str) {
+    let _ = write_now(&mut io::stderr().lock(), text.as_bytes());
+}
+
+fn write_now(to: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
+    to.write_all(bytes)?;
+    to.flush()
 }
 
 /// Erases the line of the cursor on a terminal, unless a screen covers it.
@@ -192,8 +209,7 @@ pub(crate) fn erase_line() {
 
 /// True if the reader of standard output has closed it, which is no error.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let io = error.downcast_ref::<io::Error>();
-    io.is_some_and(|e| e.kind() == ErrorKind::BrokenPipe)
+    matches!(error.downcast_ref::<io::Error>(), Some(e) if e.kind() == ErrorKind::BrokenPipe)
 }
 
 fn refused(error: io::Error) -> anyhow::Error {
@@ -227,6 +243,11 @@ pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
         }
     }
     Cow::Owned(plain)
+}
+
+/// The first characters of a stranger's text, without control characters.
+pub(crate) fn without_controls(text: &str, most: usize) -> String {
+    text.chars().filter(|c| !c.is_control()).take(most).collect()
 }
 
 #[cfg(test)]

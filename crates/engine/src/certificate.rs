@@ -1,6 +1,8 @@
 //! Certificates: the inputs of an answer and hashes of its intermediate results, so that anyone can
 //! compute it again and compare every bit.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use sws_format::{Manifest, ModelIdentity, Pass, Span};
 use sws_kernels::Activations;
@@ -200,11 +202,9 @@ impl Certificate {
 
     /// Parses a certificate and checks its seal and versions.
     pub fn parse(json: &[u8]) -> Result<Certificate, CertificateError> {
-        let certificate: Certificate =
-            serde_json::from_slice(json).map_err(|e| CertificateError::Damaged(e.to_string()))?;
-        let damaged = |what: &str| Err(CertificateError::Damaged(what.to_owned()));
+        let certificate: Certificate = serde_json::from_slice(json).map_err(damaged)?;
         if certificate.format != FORMAT {
-            return damaged("it is in another format");
+            return Err(damaged("it is in another format"));
         }
         // Checked before the seal: a file without a sampler was sealed without that field.
         if certificate.sampler != SAMPLER {
@@ -217,10 +217,10 @@ impl Certificate {
             return Err(CertificateError::Version { found: render(&certificate.version) });
         }
         if certificate.prompt.is_empty() || certificate.tokens.len() != certificate.steps.len() {
-            return damaged("it does not have a step for every token");
+            return Err(damaged("it does not have a step for every token"));
         }
         if certificate.kv().is_none() {
-            return damaged("it names an unknown precision of keys and values");
+            return Err(damaged("it names an unknown precision of keys and values"));
         }
         Ok(certificate)
     }
@@ -240,22 +240,14 @@ impl Certificate {
         let found = &manifest.model;
         let expected = &self.model;
         if found != expected {
-            let name = |model: &ModelIdentity| {
-                let short = model.fingerprint.get(..12).unwrap_or(&model.fingerprint);
-                format!("{} {short}", model.model_type)
-            };
-            let expected = name(expected);
-            let found = name(found);
+            let expected = name_of_model(expected);
+            let found = name_of_model(found);
             return Err(CertificateError::Foreign { expected, found });
         }
         let found = encoding(manifest);
         if found != self.encoding {
-            let name = |encoding: &Option<String>| match encoding {
-                Some(encoding) => encoding.clone(),
-                None => "its checkpoint's numbers".to_owned(),
-            };
-            let expected = name(&self.encoding);
-            let found = name(&found);
+            let expected = name_of_encoding(self.encoding.as_deref());
+            let found = name_of_encoding(found.as_deref());
             return Err(CertificateError::Encoding { expected, found });
         }
         let expected = self.arithmetic;
@@ -305,17 +297,17 @@ impl Certificate {
             let mut logits = lm.observed(&next, &mut witness)?.to_vec();
             witness.logits(first + next.len() - 1, &logits);
             let found = witness.steps.last().expect("logits end a step");
-            let differs = |what| Ok(CertificateOutcome::Differs { step: number, what });
-            if found.routes != expected.routes {
-                return differs(Difference::Routes);
-            }
-            if found.chain != expected.chain {
-                return differs(Difference::Logits);
-            }
-            if sampler.sample(&mut logits, lm.len())? != token {
-                return differs(Difference::Token);
-            }
-            next = vec![token];
+            let what = if found.routes != expected.routes {
+                Difference::Routes
+            } else if found.chain != expected.chain {
+                Difference::Logits
+            } else if sampler.sample(&mut logits, lm.len())? != token {
+                Difference::Token
+            } else {
+                next = vec![token];
+                continue;
+            };
+            return Ok(CertificateOutcome::Differs { step: number, what });
         }
         Ok(CertificateOutcome::Agrees { steps: self.steps.len() })
     }
@@ -346,12 +338,13 @@ impl Witness {
     /// A witness of an answer to `prompt`.
     pub fn new(spec: &ModelSpec, prompt: &[u32]) -> Witness {
         let mut layers = 0;
-        let mut place = |moe: bool| {
-            layers += usize::from(moe);
-            moe.then(|| layers - 1)
-        };
-        let places = spec.in_order().map(|l| place(l.moe().is_some())).collect();
-        let bytes: Vec<u8> = prompt.iter().flat_map(|token| token.to_le_bytes()).collect();
+        let mut places = Vec::with_capacity(spec.visits());
+        for layer in spec.in_order() {
+            let is_moe = layer.moe().is_some();
+            places.push(is_moe.then_some(layers));
+            layers += usize::from(is_moe);
+        }
+        let bytes: Vec<u8> = prompt.iter().copied().flat_map(u32::to_le_bytes).collect();
         let top_k = spec.max_top_k();
         Witness {
             places,
@@ -379,14 +372,18 @@ impl Witness {
                 self.routes.resize(row + self.row, u16::MAX);
             }
             let to = &mut self.routes[row + place * self.top_k..][..choices.len()];
-            to.iter_mut().zip(choices).for_each(|(to, &expert)| *to = expert as u16);
+            for (to, &expert) in to.iter_mut().zip(choices) {
+                *to = expert as u16;
+            }
         }
     }
 }
 
 impl Observer for Witness {
     fn routed(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
-        pass.spans.iter().take(1).for_each(|span| self.note_routed(span, layer, routed));
+        if let Some(span) = pass.spans.first() {
+            self.note_routed(span, layer, routed);
+        }
         Ok(())
     }
 
@@ -407,6 +404,21 @@ impl Observer for Witness {
         self.first = None;
         self.steps.push(CertifiedStep { routes, chain: self.chain.to_hex().to_string() });
     }
+}
+
+fn damaged(what: impl fmt::Display) -> CertificateError {
+    CertificateError::Damaged(what.to_string())
+}
+
+/// A model in an error message.
+fn name_of_model(model: &ModelIdentity) -> String {
+    let short = model.fingerprint.get(..12).unwrap_or(&model.fingerprint);
+    format!("{} {short}", model.model_type)
+}
+
+/// An encoding in an error message.
+fn name_of_encoding(encoding: Option<&str>) -> String {
+    encoding.unwrap_or("its checkpoint's numbers").to_owned()
 }
 
 /// The first characters of a name, for an error message.
@@ -435,5 +447,5 @@ fn are_as_they_are(activations: &str) -> bool {
 }
 
 fn encoding(manifest: &Manifest) -> Option<String> {
-    manifest.encoding.map(|encoding| encoding.name().to_owned())
+    Some(manifest.encoding?.name().to_owned())
 }

@@ -2,7 +2,7 @@
 
 use sws_format::PieceId;
 use sws_model::{LoadError, Role, SourceError, WeightsError};
-use sws_store::{FetchError, LayoutError};
+use sws_store::{Arena, FetchError, LayoutError};
 
 use crate::wait::WaitError;
 use sws_cache::NoRoom;
@@ -56,6 +56,11 @@ impl StreamError {
         )
         .into()
     }
+}
+
+/// An arena of this length.
+pub(crate) fn arena_of(bytes: usize) -> Result<Arena, StreamError> {
+    Arena::new(bytes).map_err(|cause| StreamError::Memory { bytes, cause })
 }
 
 impl From<WeightsError> for StreamError {

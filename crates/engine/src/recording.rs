@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sws_format::PieceId;
-use sws_store::Completion;
+use sws_format::{Clock, PieceId};
+use sws_store::{Completion, PieceLayout};
 
 /// Reads and steps of a run, each kind in the order in which the run noticed them. Times are those
 /// of the run's clock.
@@ -88,6 +88,11 @@ pub enum RecordingStep {
     Over,
 }
 
+/// Bytes of a read that its files have.
+pub(crate) fn present_bytes(layout: &PieceLayout) -> u64 {
+    layout.segments().iter().map(|segment| segment.present as u64).sum()
+}
+
 /// Records events while a recording is on. Otherwise an event costs one comparison.
 #[derive(Debug, Default)]
 pub(crate) struct EventRecorder {
@@ -130,10 +135,9 @@ impl EventRecorder {
             return;
         }
         let Completion { layout, result, timing, .. } = completion;
-        let present = layout.segments().iter().map(|segment| segment.present as u64);
         let read = RecordedRead {
             piece: layout.read().piece(),
-            bytes: if result.is_ok() { present.sum() } else { 0 },
+            bytes: if result.is_ok() { present_bytes(layout) } else { 0 },
             submitted: timing.submitted,
             started: timing.started,
             finished: timing.finished,
@@ -145,12 +149,18 @@ impl EventRecorder {
         }
     }
 
+    /// Records a step that is taken now.
+    pub(crate) fn step(&self, clock: &Clock, step: RecordingStep) {
+        if self.is_on() {
+            self.step_at(clock.now(), step);
+        }
+    }
+
     /// Records a step.
-    pub(crate) fn step(&self, now: impl FnOnce() -> Duration, step: RecordingStep) {
+    pub(crate) fn step_at(&self, at: Duration, step: RecordingStep) {
         if !self.is_on() {
             return;
         }
-        let at = now();
         let mut kept = self.lock();
         match kept.recording.steps.len() < kept.limit {
             true => kept.recording.steps.push(RecordedStep { at, step }),

@@ -4,9 +4,9 @@ use std::ops::ControlFlow;
 
 use sws_format::Progress;
 use sws_model::{LoadError, ModelSpec, ResidentLoader, ResidentSource};
-use sws_store::{Arena, Completion, NVMeWeightStore, Read};
+use sws_store::{Completion, NVMeWeightStore, Read};
 
-use crate::error::StreamError;
+use crate::error::{StreamError, arena_of};
 
 /// Memory for reads in flight, beside the largest piece.
 const LOADING_BYTES: u64 = 64 << 20;
@@ -52,7 +52,7 @@ impl<'s> ResidentLoad<'s> {
     ) -> Result<Option<ResidentSource>, StreamError> {
         let ResidentLoad { store, mut weights, wanted, total, largest } = self;
         let bytes = (largest + LOADING_BYTES.min(total)) as usize;
-        let arena = Arena::new(bytes).map_err(|cause| StreamError::Memory { bytes, cause })?;
+        let arena = arena_of(bytes)?;
         let mut done = 0;
         // Reading the first piece may take long, so progress is reported before it.
         if !report(Progress { done, total }) {
@@ -71,7 +71,7 @@ impl<'s> ResidentLoad<'s> {
                 ControlFlow::Break(())
             }
         })?;
-        Ok(loaded?.then(|| weights.finish()))
+        Ok(if loaded? { Some(weights.finish()) } else { None })
     }
 }
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 use sws_format::{Clock, PieceKind};
-use sws_store::{Completion, Landed, NVMeWeightStore, NotLanded, Ticket};
+use sws_store::{Completion, Landed, NVMeWeightStore, NotLanded, StoreStats, Ticket};
 
-use crate::recording::{EventRecorder, RecordingStep};
+use crate::recording::{EventRecorder, RecordingStep, present_bytes};
 
 /// Waits for reads of all callers, and counts the stalls and the bytes that have arrived. Clones
 /// share the counts, and can cancel a wait from another thread.
@@ -165,15 +165,24 @@ impl Waiter {
         if let Some(completion) = self.poll(from)? {
             return Ok(completion);
         }
-        self.counted(|| {
-            loop {
-                match store.wait_timeout(from, CANCEL_POLL_INTERVAL) {
-                    Ok(completion) => break Ok(self.arrived(completion)),
-                    Err(RecvTimeoutError::Disconnected) => break Err(WaitError::Closed),
-                    Err(RecvTimeoutError::Timeout) => self.check()?,
-                }
+        let started = self.begin_stall();
+        let result = self.next(store, from);
+        self.end_stall(started);
+        result
+    }
+
+    fn next(
+        &self,
+        store: &NVMeWeightStore,
+        from: &Receiver<Completion>,
+    ) -> Result<Completion, WaitError> {
+        loop {
+            match store.wait_timeout(from, CANCEL_POLL_INTERVAL) {
+                Ok(completion) => return Ok(self.arrived(completion)),
+                Err(RecvTimeoutError::Disconnected) => return Err(WaitError::Closed),
+                Err(RecvTimeoutError::Timeout) => self.check()?,
             }
-        })
+        }
     }
 
     /// Waits for the first `len` bytes of a fetch of `store`. Returns `None` if the fetch ends
@@ -190,30 +199,43 @@ impl Waiter {
             Err(NotLanded::Over) => return Ok(None),
             Err(NotLanded::Later) => {}
         }
-        self.counted(|| {
-            loop {
-                match store.landed(fetch, len, CANCEL_POLL_INTERVAL) {
-                    Ok(landed) => break Ok(Some(landed)),
-                    Err(NotLanded::Over) => break Ok(None),
-                    Err(NotLanded::Later) => self.check()?,
-                }
-            }
-        })
+        let started = self.begin_stall();
+        let result = self.next_landed(store, fetch, len);
+        self.end_stall(started);
+        result
     }
 
-    /// Runs `wait` and counts it as a stall.
-    fn counted<T>(&self, wait: impl FnOnce() -> T) -> T {
+    fn next_landed<'s>(
+        &self,
+        store: &'s NVMeWeightStore,
+        fetch: Ticket,
+        len: usize,
+    ) -> Result<Option<Landed<'s>>, WaitError> {
+        loop {
+            match store.landed(fetch, len, CANCEL_POLL_INTERVAL) {
+                Ok(landed) => return Ok(Some(landed)),
+                Err(NotLanded::Over) => return Ok(None),
+                Err(NotLanded::Later) => self.check()?,
+            }
+        }
+    }
+
+    /// Begins a stall. Returns its start, for [`end_stall`](Self::end_stall).
+    fn begin_stall(&self) -> Duration {
         let started = self.0.clock.now();
         self.0.since.store(started.as_nanos() as u64, Ordering::Relaxed);
-        self.0.recorder.step(|| started, RecordingStep::Waits);
-        let result = wait();
+        self.0.recorder.step_at(started, RecordingStep::Waits);
+        started
+    }
+
+    /// Ends a stall, and counts it.
+    fn end_stall(&self, started: Duration) {
         self.0.since.store(0, Ordering::Relaxed);
         let ended = self.0.clock.now();
-        self.0.recorder.step(|| ended, RecordingStep::Waited);
+        self.0.recorder.step_at(ended, RecordingStep::Waited);
         let waited = ended.saturating_sub(started);
         self.0.nanos.fetch_add(waited.as_nanos() as u64, Ordering::Relaxed);
         self.0.count.fetch_add(1, Ordering::Relaxed);
-        result
     }
 
     /// Returns the next completion without counting a stall, and ignores cancellation: for
@@ -279,7 +301,7 @@ impl Waiter {
         self.0.recorder.read(&completion);
         let piece = completion.layout.read().piece().kind();
         if let (Ok(()), Some(kind)) = (&completion.result, WeightKind::of(piece)) {
-            let read = completion.layout.segments().iter().map(|s| s.present as u64).sum();
+            let read = present_bytes(&completion.layout);
             self.0.bytes[kind as usize].fetch_add(read, Ordering::Relaxed);
         }
         completion
@@ -289,4 +311,14 @@ impl Waiter {
     pub fn clock(&self) -> &Clock {
         &self.0.clock
     }
+
+    /// The current time, and the total waiting time so far.
+    pub(crate) fn moment(&self) -> Moment {
+        Moment { now: self.clock().now(), waited: self.stalls().time }
+    }
+}
+
+/// Bytes that a store has read from its devices.
+pub(crate) fn bytes_read(stats: &StoreStats) -> u64 {
+    stats.demanded.bytes + stats.ahead.bytes + stats.speculative.bytes
 }

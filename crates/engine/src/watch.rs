@@ -1,5 +1,6 @@
 //! Current state of a run, for readers in other threads.
 
+use std::iter::repeat_with;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use sws_model::ModelSpec;
 use sws_store::NVMeWeightStore;
 
 use crate::DriveMetrics;
-use crate::wait::Waiter;
+use crate::wait::{Waiter, bytes_read};
 
 pub use crate::recording::{RecordedRead, RecordedStep, Recording, RecordingStep};
 
@@ -165,7 +166,9 @@ impl RunWatch {
         let mut firsts = vec![0];
         let mut all = 0;
         for layer in &spec.layers {
-            all += layer.moe().map_or(0, |moe| moe.experts);
+            if let Some(moe) = layer.moe() {
+                all += moe.experts;
+            }
             firsts.push(all);
         }
         let store = store.map_or_else(Weak::new, Arc::downgrade);
@@ -186,10 +189,10 @@ impl RunWatch {
         let board = self.0.board.get_or_init(|| Board {
             is_on: AtomicBool::new(false),
             is_timed: AtomicBool::new(false),
-            laps: self.0.firsts.iter().skip(1).map(|_| LapNanos::default()).collect(),
+            laps: repeat_with(LapNanos::default).take(self.0.firsts.len() - 1).collect(),
             lap_began: LapNanos::default(),
             lap: AtomicU32::new(0),
-            cells: (0..cells).map(|_| AtomicU32::new(0)).collect(),
+            cells: repeat_with(AtomicU32::default).take(cells).collect(),
             is_stale: AtomicBool::new(true),
             pass: AtomicU32::new(0),
             tokens: AtomicU32::new(0),
@@ -230,12 +233,18 @@ impl RunWatch {
     /// Records a step.
     pub(crate) fn step(&self, step: RecordingStep) {
         let waiter = &self.0.waiter;
-        waiter.recorder().step(|| waiter.clock().now(), step);
+        waiter.recorder().step(waiter.clock(), step);
     }
 
     /// The board to write to, if the watch is on.
     fn board(&self) -> Option<&Board> {
-        self.0.board.get().filter(|board| board.is_on.load(Relaxed))
+        let board = self.0.board.get()?;
+        board.is_on.load(Relaxed).then_some(board)
+    }
+
+    /// True between the watch's beginning and its end.
+    pub(crate) fn is_on(&self) -> bool {
+        self.board().is_some()
     }
 
     /// The layers with experts.
@@ -250,7 +259,8 @@ impl RunWatch {
         into.clear();
         let Some(board) = self.0.board.get() else { return };
         let pass = board.pass.load(Relaxed);
-        into.extend(board.cells.iter().map(|cell| {
+        into.reserve(board.cells.len());
+        for cell in &board.cells {
             let cell = cell.load(Relaxed);
             let place = match cell & PLACE {
                 0 => ExpertPlace::Disk,
@@ -262,8 +272,8 @@ impl RunWatch {
                 0 => Use::Hit,
                 _ => Use::Waited,
             };
-            ExpertCell { place, used: is_used.then_some(used) }
-        }));
+            into.push(ExpertCell { place, used: is_used.then_some(used) });
+        }
     }
 
     /// Starts timing the layers of passes with the next pass, or stops it. Timing costs one reading
@@ -279,11 +289,10 @@ impl RunWatch {
     pub fn laps(&self, into: &mut Vec<Lap>) {
         into.clear();
         let Some(board) = self.0.board.get() else { return };
-        into.extend(board.laps.iter().map(|LapNanos([time, waiting, reading])| {
-            let [time, waiting, reading] =
-                [time, waiting, reading].map(|nanos| Duration::from_nanos(nanos.load(Relaxed)));
-            Lap { time, waiting, reading }
-        }));
+        into.reserve(board.laps.len());
+        for LapNanos([time, waiting, reading]) in &board.laps {
+            into.push(Lap { time: nanos(time), waiting: nanos(waiting), reading: nanos(reading) });
+        }
     }
 
     /// Reads from each drive since the model was loaded, its own first; empty without copies on others.
@@ -297,13 +306,11 @@ impl RunWatch {
         let RunShared { board, source, waiter, store, .. } = &*self.0;
         let now = waiter.clock().now();
         let stats = store.upgrade().map(|store| store.stats());
-        let nanos = |number: &AtomicU64| Duration::from_nanos(number.load(Relaxed));
         let stalled = waiter.stalled();
         let source = nanos(source);
         let mut tally = RunTally { now, stalled, source, ..RunTally::default() };
         if let Some(stats) = stats {
-            let traffic = [&stats.demanded, &stats.ahead, &stats.speculative];
-            tally.device_bytes = traffic.map(|traffic| traffic.bytes).iter().sum();
+            tally.device_bytes = bytes_read(&stats);
             tally.device_busy = stats.busy;
         }
         let Some(board) = board.get() else { return tally };
@@ -325,7 +332,7 @@ impl RunWatch {
     /// Records that one or several passes are about to begin. The time before their layers counts
     /// as a part of them.
     pub(crate) fn passes_begin(&self, now: Duration) {
-        self.0.waiter.recorder().step(|| now, RecordingStep::Passes);
+        self.0.waiter.recorder().step_at(now, RecordingStep::Passes);
         let Some(board) = self.board() else { return };
         board.since.store(now.as_nanos() as u64, Relaxed);
         board.is_running.store(true, Relaxed);
@@ -349,7 +356,7 @@ impl RunWatch {
     /// Records that the passes are over, if any are running, and the time that the source has taken
     /// so far.
     pub(crate) fn passes_end(&self, now: Duration, source: Duration) {
-        self.0.waiter.recorder().step(|| now, RecordingStep::Over);
+        self.0.waiter.recorder().step_at(now, RecordingStep::Over);
         self.0.source.store(source.as_nanos() as u64, Relaxed);
         let Some(board) = self.board() else { return };
         self.end_lap(board);
@@ -361,11 +368,10 @@ impl RunWatch {
         }
     }
 
-    /// Stores the time that the source has taken so far, if the watch has begun.
-    pub(crate) fn source_took(&self, time: impl FnOnce() -> Duration) {
-        if self.board().is_some() {
-            self.0.source.store(time().as_nanos() as u64, Relaxed);
-        }
+    /// Stores the time that the source has taken so far, which changes while the watch
+    /// [is on](Self::is_on).
+    pub(crate) fn source_took(&self, time: Duration) {
+        self.0.source.store(time.as_nanos() as u64, Relaxed);
     }
 
     /// Records that the pass has reached a layer.
@@ -447,14 +453,13 @@ impl RunWatch {
 
     /// Records the places of all pieces, if a comparison is due. `pieces` lists those that are not
     /// on the disk.
-    pub(crate) fn compare<P: Iterator<Item = (PieceId, ExpertPlace)>>(
-        &self,
-        pieces: impl FnOnce() -> P,
-    ) {
+    pub(crate) fn compare(&self, pieces: impl Iterator<Item = (PieceId, ExpertPlace)>) {
         let Some(board) = self.board() else { return };
         if board.is_stale.swap(false, Relaxed) {
-            board.cells.iter().for_each(|cell| cell.store(cell.load(Relaxed) & !PLACE, Relaxed));
-            pieces().for_each(|(id, place)| self.moved(id, place));
+            board.place_all(ExpertPlace::Disk);
+            for (id, place) in pieces {
+                self.moved(id, place);
+            }
         }
     }
 
@@ -462,19 +467,29 @@ impl RunWatch {
     pub(crate) fn compare_resident(&self) {
         let Some(board) = self.board() else { return };
         if board.is_stale.swap(false, Relaxed) {
-            let resident = ExpertPlace::Memory as u32;
-            board.cells.iter().for_each(|cell| {
-                cell.store(cell.load(Relaxed) & !PLACE | resident, Relaxed);
-            });
+            board.place_all(ExpertPlace::Memory);
         }
     }
 
     fn cell<'b>(&self, board: &'b Board, layer: usize, expert: u32) -> Option<&'b AtomicU32> {
         let first = *self.0.firsts.get(layer)?;
         let end = *self.0.firsts.get(layer + 1)?;
-        let at = first.checked_add(expert as usize).filter(|&at| at < end)?;
-        board.cells.get(at)
+        let at = first.checked_add(expert as usize)?;
+        if at < end { board.cells.get(at) } else { None }
     }
+}
+
+impl Board {
+    /// Records the same place for every expert.
+    fn place_all(&self, place: ExpertPlace) {
+        for cell in &self.cells {
+            cell.store(cell.load(Relaxed) & !PLACE | place as u32, Relaxed);
+        }
+    }
+}
+
+fn nanos(number: &AtomicU64) -> Duration {
+    Duration::from_nanos(number.load(Relaxed))
 }
 
 /// The number of a pass, as stored in a cell.

@@ -60,17 +60,31 @@ impl ModelPlace {
         manifest: Arc<Manifest>,
         limit: Option<u64>,
     ) -> Result<ModelPlace, FarError> {
+        loop {
+            if let Some(place) = ModelPlace::claimed(root, key, &manifest, limit)? {
+                return Ok(place);
+            }
+        }
+    }
+
+    /// `None` if another process removed the model while its lock was changed.
+    fn claimed(
+        root: &Path,
+        key: &str,
+        manifest: &Arc<Manifest>,
+        limit: Option<u64>,
+    ) -> Result<Option<ModelPlace>, FarError> {
         let dir = root.join(key);
         let files = dir.join("files");
         let locks = dir.join("locks");
         let (used, alone) = claim(&dir, &[&files, &locks]).map_err(FarError::writing(&dir))?;
-        let cells = Cells::of(&manifest);
+        let cells = Cells::of(manifest);
         let record = CellRecord::open(&dir, cells.len()).map_err(FarError::writing(&dir))?;
         let free = free_space(&dir)?.unwrap_or(u64::MAX);
         let place = ModelPlace {
             root: root.to_owned(),
             files,
-            manifest,
+            manifest: manifest.clone(),
             cells,
             record,
             locks,
@@ -86,9 +100,13 @@ impl ModelPlace {
         if cfg!(windows) && alone {
             place._used.unlock().map_err(FarError::writing(&dir))?;
         }
+        // No system changes a lock in one step.
         wait_shared(&place._used).map_err(FarError::writing(&dir))?;
+        if !is_at(&place._used, &dir.join(USED)).map_err(FarError::writing(&dir))? {
+            return Ok(None);
+        }
         make_room(root, key, place.limit);
-        Ok(place)
+        Ok(Some(place))
     }
 
     /// Counts the cached bytes. A killed process may have left a wrong number.
@@ -281,14 +299,19 @@ fn claim(dir: &Path, below: &[&Path]) -> io::Result<(File, bool)> {
             wait_shared(&used)?;
         }
         // Another process may have removed the model just before it was locked.
-        let it = FileIdentity::of(&used)?;
-        if FileIdentity::at_link(&path).is_ok_and(|there| there.is_same_file(&it)) {
+        if is_at(&used, &path)? {
             // The time of the last use decides which models are removed. On failure the model may be
             // removed before others.
             let _ = touch(&used);
             return Ok((used, alone));
         }
     }
+}
+
+/// True if the path still leads to this open file.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let it = FileIdentity::of(file)?;
+    Ok(FileIdentity::at_link(path).is_ok_and(|there| there.is_same_file(&it)))
 }
 
 /// Frees ranges of a file, which keeps its length. False if all of its bytes were freed.

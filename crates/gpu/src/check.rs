@@ -43,11 +43,14 @@ pub fn check(
         let device = device.facts().name.clone();
         return Err(DeviceError::TooSmall { device, limit: ledger.limit(), needed: CHECK_ROOM });
     }
-    let checked = device.allocate(ROOM).and_then(|weights| {
-        let cases = compare(device, weights, encodings);
-        device.free(weights);
-        cases
-    });
+    let checked = match device.allocate(ROOM) {
+        Ok(weights) => {
+            let cases = compare(device, weights, encodings);
+            device.free(weights);
+            cases
+        }
+        Err(error) => Err(error),
+    };
     ledger.give(VramLine::Check, CHECK_ROOM);
     checked
 }
@@ -60,15 +63,25 @@ fn compare(
     let size = ExchangeSize { inputs: 1 << 16, outputs: 1 << 16, jobs: 64 };
     assert!(size.bytes() <= ROOM, "room of the check");
     let mut exchange = Exchange::new(device, size)?;
-    let mut cases = CheckedCases::default();
-    let operations = operations(device, &exchange);
-    let mut result = operations.map(|operations| cases.operations = operations);
-    for &encoding in encodings.iter().filter(|it| Kernel::of(**it).is_some()) {
-        let rows = result.and_then(|()| matrices(device, &mut exchange, weights, encoding));
-        result = rows.map(|rows| cases.rows += rows);
-    }
+    let cases = compare_through(device, &mut exchange, weights, encodings);
     exchange.free(device);
-    result.map(|()| cases)
+    cases
+}
+
+fn compare_through(
+    device: &mut dyn ComputeDevice,
+    exchange: &mut Exchange,
+    weights: DeviceBuffer,
+    encodings: &[Encoding],
+) -> Result<CheckedCases, DeviceError> {
+    let operations = operations(device, exchange)?;
+    let mut rows = 0;
+    for &encoding in encodings {
+        if Kernel::of(encoding).is_some() {
+            rows += matrices(device, exchange, weights, encoding)?;
+        }
+    }
+    Ok(CheckedCases { operations, rows })
 }
 
 /// True for the same bits, or two NaNs.
@@ -79,12 +92,14 @@ fn same(a: f32, b: f32) -> bool {
 /// Inputs on which a multiply-add that rounds twice, or flushes subnormal numbers, differs from one that does not.
 fn hard_cases() -> Vec<[f32; 3]> {
     let mut numbers = SampleNumbers::new(1);
-    let case = |number| {
-        let (a, b) = (numbers.near(0), numbers.near(0));
+    let mut cases = Vec::with_capacity(OPERATIONS);
+    for number in 0..OPERATIONS {
+        let a = numbers.near(0);
+        let b = numbers.near(0);
         let product = a * b;
         let ulps = numbers.below(5) as i32 - 2;
         let beside = f32::from_bits(product.to_bits().wrapping_add_signed(ulps));
-        match number % 8 {
+        cases.push(match number % 8 {
             // Sums that cancel all but the rounding error of the product.
             0 | 1 => [a, b, -beside],
             // A product of which half of a last place is added, or next to nothing less.
@@ -99,21 +114,22 @@ fn hard_cases() -> Vec<[f32; 3]> {
                 [(); 3].map(|()| special[numbers.below(8) as usize])
             }
             _ => [numbers.near(64), numbers.near(62), -numbers.near(126)],
-        }
-    };
-    (0..OPERATIONS).map(case).collect()
+        });
+    }
+    cases
 }
 
 fn operations(device: &mut dyn ComputeDevice, exchange: &Exchange) -> Result<usize, DeviceError> {
     let cases = hard_cases();
-    let mut bytes: Vec<u8> = cases.as_flattened().iter().flat_map(|x| x.to_le_bytes()).collect();
+    let numbers = cases.as_flattened().iter().copied();
+    let mut bytes: Vec<u8> = numbers.flat_map(f32::to_le_bytes).collect();
     let [inputs, outputs, words] = exchange.buffers();
     device.write(inputs, 0, &bytes)?;
     let jobs = [DeviceJob::new(Kernel::Check, OPERATIONS.div_ceil(32) as u32, OPERATIONS as u32)];
     // No weights are read.
     device.launch(&KernelLaunch { jobs: &jobs, weights: words, inputs, outputs, words })?;
     device.read(outputs, 0, &mut bytes)?;
-    let results = bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b));
+    let results = bytes.as_chunks().0.iter().copied().map(f32::from_le_bytes);
     let expected = cases.iter().flat_map(|&[a, b, c]| [fma(a, b, c), a * b, a + c]);
     let mut wrong = results.zip(expected).enumerate().filter(|(_, (found, is))| !same(*found, *is));
     let Some((at, (found, is))) = wrong.next() else { return Ok(3 * OPERATIONS) };

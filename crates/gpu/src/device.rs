@@ -63,12 +63,13 @@ pub struct DeviceBuffer(pub usize);
 impl DeviceFacts {
     /// The number of the device to use: a card with memory of its own before others, a larger one before a smaller one.
     pub fn best(devices: &[DeviceFacts]) -> Option<usize> {
-        let worth = |device: &DeviceFacts| {
-            (device.is_accelerator && !device.shares_memory, device.is_accelerator, device.memory)
-        };
         // The first of several alike.
         let numbered = devices.iter().enumerate().rev();
-        numbered.max_by_key(|(_, device)| worth(device)).map(|(number, _)| number)
+        Some(numbered.max_by_key(|(_, device)| device.worth())?.0)
+    }
+
+    fn worth(&self) -> (bool, bool, u64) {
+        (self.is_accelerator && !self.shares_memory, self.is_accelerator, self.memory)
     }
 }
 

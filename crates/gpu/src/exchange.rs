@@ -23,8 +23,7 @@ impl ExchangeSize {
     /// Sizes for up to so many products together, of matrices of up to so many rows and columns.
     pub fn of(products: u32, rows: usize, cols: usize) -> ExchangeSize {
         let jobs = products.clamp(1, ExchangeSize::MOST_JOBS);
-        let times = |n: usize| u32::try_from(n).unwrap_or(u32::MAX / 4).saturating_mul(jobs);
-        ExchangeSize { inputs: times(input_len(cols)), outputs: times(rows), jobs }
+        ExchangeSize { inputs: times(jobs, input_len(cols)), outputs: times(jobs, rows), jobs }
     }
 
     /// Bytes on the device, and as many on the host.
@@ -73,7 +72,9 @@ impl Exchange {
             match device.allocate(bytes) {
                 Ok(buffer) => made.push(buffer),
                 Err(error) => {
-                    made.into_iter().for_each(|buffer| device.free(buffer));
+                    for buffer in made {
+                        device.free(buffer);
+                    }
                     return Err(error);
                 }
             }
@@ -93,7 +94,9 @@ impl Exchange {
 
     /// Frees the buffers.
     pub fn free(self, device: &mut dyn ComputeDevice) {
-        [self.inputs, self.outputs, self.words].into_iter().for_each(|buffer| device.free(buffer));
+        for buffer in self.buffers() {
+            device.free(buffer);
+        }
     }
 
     /// The buffers of inputs, outputs and the words of jobs.
@@ -127,7 +130,7 @@ impl Exchange {
             self.launch(device, now)?;
             self.staged.resize(4 * results, 0);
             device.read(self.outputs, 0, &mut self.staged)?;
-            y.extend(self.staged.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)));
+            y.extend(self.staged.as_chunks().0.iter().copied().map(f32::from_le_bytes));
             rest = later;
         }
         Ok(())
@@ -186,6 +189,11 @@ impl Exchange {
     }
 }
 
+/// Numbers of so many jobs with `n` each.
+fn times(jobs: u32, n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX / 4).saturating_mul(jobs)
+}
+
 /// Numbers of a vector and the sums of its runs.
 fn input_len(cols: usize) -> usize {
     cols + sums_len(cols)
@@ -193,7 +201,7 @@ fn input_len(cols: usize) -> usize {
 
 /// Appends a vector and the sums of its runs, by the tree of `sum_of_16` in `crates/kernels/src/scalar/sums.rs`.
 fn append_input(x: &[f32], to: &mut Vec<u8>) {
-    to.extend(x.iter().flat_map(|x| x.to_le_bytes()));
+    to.extend(x.iter().copied().flat_map(f32::to_le_bytes));
     for run in 0..sums_len(x.len()) {
         let mut sums = [0.0; RUN];
         for (sum, x) in sums.iter_mut().zip(x.iter().skip(RUN * run)) {

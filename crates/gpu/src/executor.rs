@@ -22,9 +22,18 @@ impl ExpertExecutor for VramExperts {
         batch: &ExpertBatch<'_>,
         outputs: &mut [f32],
     ) -> Result<Vec<u32>, SourceError> {
-        let is_held = |expert: &&u32| self.holds(PieceId::expert(batch.layer, **expert));
-        let (held, mut refused): (Vec<u32>, Vec<u32>) = batch.experts.iter().partition(is_held);
-        let computed = self.sample().and_then(|()| self.compute_held(batch, &held, outputs));
+        let mut held = Vec::new();
+        let mut refused = Vec::new();
+        for &expert in batch.experts {
+            match self.holds(PieceId::expert(batch.layer, expert)) {
+                true => held.push(expert),
+                false => refused.push(expert),
+            }
+        }
+        let computed = match self.sample() {
+            Ok(()) => self.compute_held(batch, &held, outputs),
+            Err(error) => Err(error),
+        };
         if let Err(error) = computed {
             self.fail(error);
             refused.extend(held);
@@ -97,16 +106,15 @@ impl VramExperts {
         tokens.dedup();
         let row = |token: &usize| &batch.x[token * hidden..][..hidden];
         let inputs: Vec<&[f32]> = tokens.iter().map(row).collect();
-        let place = |token: usize| tokens.binary_search(&token).expect("a token of the batch");
-        let gates = |part: &ExpertRows| {
-            let products: Vec<DeviceProduct<'_>> = roles(batch.spec.gate_up)
-                .iter()
-                .flat_map(|&role| part.tokens(batch).map(move |token| (role, token)))
-                .map(|(role, token)| matrix(part.expert, role, place(token)))
-                .collect();
-            products
-        };
-        let products: Vec<DeviceProduct<'_>> = together.iter().flat_map(gates).collect();
+        let mut products = Vec::new();
+        for part in together {
+            for &role in roles(batch.spec.gate_up) {
+                for token in part.tokens(batch) {
+                    let place = tokens.binary_search(&token).expect("a token of the batch");
+                    products.push(matrix(part.expert, role, place));
+                }
+            }
+        }
         let mut both = Vec::new();
         exchange.multiply(device, &inputs, &products, &mut both)?;
 
@@ -119,9 +127,12 @@ impl VramExperts {
         }
 
         let inputs: Vec<&[f32]> = activated.chunks_exact(width).collect();
-        let rows = together.iter().flat_map(|part| part.rows.clone().map(|_| part.expert));
-        let downs = rows.zip(0..).map(|(expert, input)| matrix(expert, Role::Down, input));
-        let products: Vec<DeviceProduct<'_>> = downs.collect();
+        let mut products = Vec::with_capacity(inputs.len());
+        for part in together {
+            for _ in part.rows.clone() {
+                products.push(matrix(part.expert, Role::Down, products.len()));
+            }
+        }
         let mut downs = Vec::new();
         exchange.multiply(device, &inputs, &products, &mut downs)?;
         let mut rest = downs.as_slice();

@@ -60,7 +60,10 @@ impl VramShape {
             products: 2 * ROWS_TOGETHER as u32,
             experts: 0,
         };
-        for id in inventory.pieces().filter(|id| matches!(id.kind(), PieceKind::Expert(_))) {
+        for id in inventory.pieces() {
+            if !matches!(id.kind(), PieceKind::Expert(_)) {
+                continue;
+            }
             let Some(piece) = manifest.piece(id) else { continue };
             let held = inventory.piece(id);
             let matrices = || held.iter().filter(|held| bias_of(held.role).is_some());
@@ -71,10 +74,11 @@ impl VramShape {
             }
             let mut bytes = 0u64;
             for held in matrices() {
-                let parts = piece.tensors[held.index].parts.iter().map(|extent| extent.len);
+                for extent in &piece.tensors[held.index].parts {
+                    bytes = bytes.saturating_add(extent.len).saturating_add(ALIGN);
+                }
                 // A bias is an f32 for each row.
-                let all = parts.chain([4 * held.rows as u64]);
-                bytes = all.fold(bytes, |sum, len| sum.saturating_add(len).saturating_add(ALIGN));
+                bytes = bytes.saturating_add(4 * held.rows as u64).saturating_add(ALIGN);
                 shape.rows = shape.rows.max(held.rows);
                 shape.cols = shape.cols.max(held.cols);
                 if !shape.encodings.contains(&held.encoding) {
@@ -173,8 +177,8 @@ struct CopiedChunk {
 impl VramExpert {
     /// A matrix and the buffer it lies in.
     pub(crate) fn matrix(&self, role: Role) -> Option<(&DeviceMatrix, DeviceBuffer)> {
-        let found = self.matrices.iter().find(|(of, _)| *of == role);
-        found.map(|(_, matrix)| (matrix, self.slot.buffer))
+        let (_, matrix) = self.matrices.iter().find(|(of, _)| *of == role)?;
+        Some((matrix, self.slot.buffer))
     }
 }
 
@@ -293,7 +297,10 @@ impl VramExperts {
         if self.holds(expert) {
             return true;
         }
-        let Some(&slot) = self.free.last().filter(|_| self.failure.is_none()) else { return false };
+        if self.failure.is_some() {
+            return false;
+        }
+        let Some(&slot) = self.free.last() else { return false };
         let Some(placed) = self.placed(tensors, slot.at) else { return false };
         match self.copy(slot.buffer, &placed) {
             Ok(chunks) => {
@@ -368,8 +375,11 @@ impl VramExperts {
         let Some((&id, held)) = later.or(self.held.iter().next()) else { return Ok(()) };
         let number = if id == from && number < held.chunks.len() { number } else { 0 };
         self.inspected = (id, number + 1);
-        let (buffer, chunk) = (held.slot.buffer, held.chunks.get(number).copied());
-        chunk.map_or(Ok(()), |chunk| self.compare(buffer, chunk))
+        let buffer = held.slot.buffer;
+        match held.chunks.get(number) {
+            Some(&chunk) => self.compare(buffer, chunk),
+            None => Ok(()),
+        }
     }
 
     /// Compares a chunk now and then.
@@ -398,18 +408,19 @@ impl<'a> Placed<'a> {
     /// `None` if there are no matrices, one stays on the CPU, or a bias has another length than its matrix has rows.
     fn of(tensors: &[ExpertTensor<'a>], at: u64) -> Option<Placed<'a>> {
         let mut all = Placed { matrices: vec![], parts: vec![], biases: vec![], end: at };
-        for tensor in tensors.iter().filter(|tensor| bias_of(tensor.role).is_some()) {
+        for tensor in tensors {
+            let Some(bias) = bias_of(tensor.role) else { continue };
             let mut matrix = DeviceMatrix::place(&tensor.bytes, all.end)?;
             all.parts.extend(matrix.parts(&tensor.bytes));
-            let bias = tensors.iter().find(|other| bias_of(tensor.role) == Some(other.role));
-            if let Some(bias) = bias.map(|bias| bias.bytes.matrix()) {
+            if let Some(bias) = tensors.iter().find(|other| other.role == bias) {
+                let bias = bias.bytes.matrix();
                 if bias.row_count() != 1 || bias.cols() != matrix.rows() {
                     return None;
                 }
                 let mut row = vec![0.0; bias.cols()];
                 bias.decode_row(0, &mut row);
                 let at = matrix.add_bias()?;
-                all.biases.push((at, row.iter().flat_map(|x| x.to_le_bytes()).collect()));
+                all.biases.push((at, row.into_iter().flat_map(f32::to_le_bytes).collect()));
             }
             all.end = matrix.end();
             all.matrices.push((tensor.role, matrix));

@@ -76,19 +76,14 @@ impl DeviceJob {
             Kernel::Check => (3 * u64::from(self.cols), 0, 3 * u64::from(self.cols)),
             _ => (u64::from(self.cols), sums_len(self.cols as usize) as u64, self.rows.into()),
         };
-        let numbers = |first: u32, len: u64, bytes: usize| {
-            (u64::from(first) + len).checked_mul(4).is_some_and(|end| end <= bytes as u64)
-        };
         self.weights_end <= weights as u64
-            && numbers(self.input, read, inputs)
-            && numbers(self.sums, more, inputs)
-            && numbers(self.output, written, outputs)
+            && are_within(self.input, read, inputs)
+            && are_within(self.sums, more, inputs)
+            && are_within(self.output, written, outputs)
     }
 
     /// Appends the words as bytes.
     pub(crate) fn write(&self, to: &mut Vec<u8>) {
-        let low = |wide: u64| wide as u32;
-        let high = |wide: u64| (wide >> 32) as u32;
         let bias = self.bias.unwrap_or(0);
         let words: [u32; JOB_WORDS] = [
             low(self.codes),
@@ -116,8 +111,24 @@ impl DeviceJob {
             0,
             0,
         ];
-        to.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        to.extend(words.into_iter().flat_map(u32::to_le_bytes));
     }
+}
+
+/// True if so many numbers from the first one on are within a buffer of so many bytes.
+fn are_within(first: u32, len: u64, bytes: usize) -> bool {
+    match (u64::from(first) + len).checked_mul(4) {
+        Some(end) => end <= bytes as u64,
+        None => false,
+    }
+}
+
+const fn low(wide: u64) -> u32 {
+    wide as u32
+}
+
+const fn high(wide: u64) -> u32 {
+    (wide >> 32) as u32
 }
 
 /// Columns of a span of codes, whose last one in a row is filled with zeros.

@@ -61,8 +61,8 @@ impl DeviceMatrix {
         let matrix = bytes.matrix();
         let encoding = matrix.encoding();
         let kernel = Kernel::of(encoding)?;
-        let small = |n: usize| u32::try_from(n).ok().filter(|n| *n < 1 << ALL);
-        let (rows, cols) = (small(matrix.row_count())?, small(matrix.cols())?);
+        let rows = small(matrix.row_count())?;
+        let cols = small(matrix.cols())?;
         if rows == 0 || cols == 0 {
             return None;
         }
@@ -134,6 +134,12 @@ impl DeviceMatrix {
     pub(crate) fn job(&self, input: u32, sums: u32, output: u32) -> DeviceJob {
         DeviceJob { input, sums, output, ..self.job }
     }
+}
+
+/// A number below 2³¹.
+fn small(n: usize) -> Option<u32> {
+    let n = u32::try_from(n).ok()?;
+    (n < 1 << ALL).then_some(n)
 }
 
 /// The rows and columns that numbers of the second part belong to.

@@ -29,10 +29,10 @@ impl SampleNumbers {
 
     fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
-        bytes.chunks_mut(4).for_each(|four| {
+        for four in bytes.chunks_mut(4) {
             let next = self.next_u32().to_le_bytes();
             four.copy_from_slice(&next[..four.len()]);
-        });
+        }
         bytes
     }
 
@@ -61,16 +61,17 @@ impl SampleNumbers {
         if encoding.has_patches() {
             return self.packed(encoding, rows, cols);
         }
-        let of = |(index, part): (usize, &sws_kernels::MatrixPart)| {
+        let mut parts = Vec::new();
+        for (index, part) in encoding.parts().iter().enumerate() {
             let len = match part.len(rows as u64, cols as u64) {
                 Some(PartLen::Exact(len) | PartLen::AtLeast(len)) => len as usize,
                 None => 0,
             };
             let mut bytes = self.bytes(len);
             tame(encoding, index, &mut bytes);
-            bytes
-        };
-        encoding.parts().iter().enumerate().map(of).collect()
+            parts.push(bytes);
+        }
+        parts
     }
 
     /// The parts of a matrix with patches, whose exponents are counted in itself.
@@ -96,19 +97,15 @@ impl SampleNumbers {
 
 /// Changes the exponents of a part's numbers.
 fn tame(encoding: Encoding, part: usize, bytes: &mut [u8]) {
-    let sixteen = |bytes: &mut [u8]| bytes.as_chunks_mut::<2>().0.iter_mut().for_each(bf16);
-    let single = |bytes: &mut [u8]| {
-        bytes.as_chunks_mut::<4>().0.iter_mut().for_each(|[_, _, low, high]| {
-            let mut upper = [*low, *high];
-            bf16(&mut upper);
-            [*low, *high] = upper;
-        });
-    };
     match (encoding, part) {
         (Encoding::F32, _) => single(bytes),
         (Encoding::Bf16, _) | (Encoding::Q8 | Encoding::Q4, 1) => sixteen(bytes),
         (Encoding::F16, _) => bytes.as_chunks_mut::<2>().0.iter_mut().for_each(f16),
-        (Encoding::Fp8(_), 0) => bytes.iter_mut().for_each(|b| *b &= 0xf7),
+        (Encoding::Fp8(_), 0) => {
+            for byte in bytes {
+                *byte &= 0xf7;
+            }
+        }
         (Encoding::Fp8(Fp8Scales::Squares | Fp8Scales::Rows | Fp8Scales::Whole), _) => {
             single(bytes)
         }
@@ -120,20 +117,33 @@ fn tame(encoding: Encoding, part: usize, bytes: &mut [u8]) {
         (Encoding::Int4(_), 1) => single(bytes),
         // Groups of columns in any order, some past the last.
         (Encoding::Int4(_), 2) => {
-            bytes.as_chunks_mut::<2>().0.iter_mut().for_each(|[low, high]| {
+            for [low, high] in bytes.as_chunks_mut::<2>().0 {
                 (*low, *high) = (*low % 12, 0);
-            });
+            }
         }
         (Encoding::Gguf(format), _) => {
             for block in bytes.chunks_mut(format.bytes()) {
-                let scales = format.scales().iter();
-                scales.for_each(|&at| f16((&mut block[at..at + 2]).try_into().expect("two bytes")));
+                for &at in format.scales() {
+                    f16((&mut block[at..at + 2]).try_into().expect("two bytes"));
+                }
                 if format == GgufBlocks::Mxfp4 {
                     e8m0(&mut block[0]);
                 }
             }
         }
         _ => {}
+    }
+}
+
+fn sixteen(bytes: &mut [u8]) {
+    bytes.as_chunks_mut::<2>().0.iter_mut().for_each(bf16);
+}
+
+fn single(bytes: &mut [u8]) {
+    for [_, _, low, high] in bytes.as_chunks_mut::<4>().0 {
+        let mut upper = [*low, *high];
+        bf16(&mut upper);
+        [*low, *high] = upper;
     }
 }
 

@@ -17,12 +17,13 @@ impl ExpertTier for VramExperts {
     }
 
     fn takes(&self, tensors: &[TierTensor<'_>]) -> bool {
-        tensors_of(tensors).is_some_and(|tensors| VramExperts::takes(self, &tensors))
+        let Some(tensors) = tensors_of(tensors) else { return false };
+        VramExperts::takes(self, &tensors)
     }
 
     fn promote(&mut self, expert: PieceId, tensors: &[TierTensor<'_>]) -> bool {
-        let tensors = tensors_of(tensors);
-        tensors.is_some_and(|tensors| VramExperts::promote(self, expert, &tensors))
+        let Some(tensors) = tensors_of(tensors) else { return false };
+        VramExperts::promote(self, expert, &tensors)
     }
 
     fn demote(&mut self, expert: PieceId) {

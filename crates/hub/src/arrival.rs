@@ -7,6 +7,7 @@ use sws_format::{Checkpoint, open_checkpoint};
 
 use crate::cache::remove;
 use crate::download::DownloadWatch;
+use crate::keep::{is_there, on_threads};
 use crate::sketch::is_intact;
 use crate::{CachedModel, Client, HubError, HubFile, Listing};
 
@@ -73,11 +74,14 @@ impl ArrivalParts {
     pub(crate) fn places(&self, whole: &Path) -> Vec<ArrivalPlace> {
         let mut places = Vec::with_capacity(self.weights.len());
         for file in &self.weights {
-            let blob = self.cached.as_ref().map(|cached| cached.blob(&file.etag));
-            places.push(match blob.filter(|blob| is_there(blob, file.len)) {
-                Some(blob) => ArrivalPlace { path: blob, ours: false },
-                None => ArrivalPlace { path: whole.join(&file.name), ours: true },
-            });
+            let mut place = ArrivalPlace { path: whole.join(&file.name), ours: true };
+            if let Some(cached) = &self.cached {
+                let blob = cached.blob(&file.etag);
+                if is_there(&blob, file) {
+                    place = ArrivalPlace { path: blob, ours: false };
+                }
+            }
+            places.push(place);
         }
         places
     }
@@ -127,19 +131,10 @@ fn sketches(
             }
         }
     };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (1..SKETCHES.min(missing.len())).map(|_| scope.spawn(work)).collect();
-        let mut result = work();
-        for thread in threads {
-            let done = thread.join().unwrap_or_else(|e| std::panic::resume_unwind(e));
-            result = result.and(done);
-        }
-        result
-    })
-}
-
-fn is_there(path: &Path, len: u64) -> bool {
-    path.metadata().is_ok_and(|about| about.is_file() && about.len() == len)
+    for result in on_threads(SKETCHES.min(missing.len()), work) {
+        result?;
+    }
+    Ok(())
 }
 
 /// Removes all other files from the directory of sketches, because all small files there are copied

@@ -48,7 +48,9 @@ impl Arriving {
         staging.begin(&arrival.listing)?;
         for dir in [&sketch, &whole] {
             // A link could lead to a directory with other files, which would be removed.
-            if dir.symlink_metadata().is_ok_and(|about| !about.is_dir()) {
+            if let Ok(about) = dir.symlink_metadata()
+                && !about.is_dir()
+            {
                 remove(dir)?;
             }
             std::fs::create_dir_all(dir).map_err(HubError::writing(dir))?;
@@ -98,8 +100,12 @@ impl Arriving {
     pub fn reserve(&mut self, manifest: &Manifest) {
         let places = &self.files.places;
         let mut there: u64 = 0;
-        for place in places.iter().filter(|place| place.ours) {
-            there += place.path.metadata().map_or(0, |about| about.len());
+        for place in places {
+            if place.ours
+                && let Ok(about) = place.path.metadata()
+            {
+                there += about.len();
+            }
         }
         self.room = most_at_a_time(manifest, places).saturating_sub(there);
     }
@@ -214,8 +220,8 @@ impl ArrivingFiles {
         } else {
             // Other programs have put it there.
             info!("`{}` is taken from the Hugging Face cache", file.name);
-            let found = File::open(&place.path).and_then(|found| matches(file, found));
-            if !found.map_err(HubError::reading(&place.path))? {
+            let found = File::open(&place.path).map_err(HubError::reading(&place.path))?;
+            if !matches(file, found).map_err(HubError::reading(&place.path))? {
                 return Err(HubError::DamagedBlob { path: place.path.clone() });
             }
             self.watch.moved(file.len as i64);

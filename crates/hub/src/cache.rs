@@ -122,7 +122,8 @@ impl CachedModel {
             return Err(HubError::write(&path, io::ErrorKind::InvalidInput.into()));
         }
         if let Ok(there) = FileIdentity::at(&path)
-            && FileIdentity::at(&blob).is_ok_and(|blob| there.is_same_file(&blob))
+            && let Ok(blob) = FileIdentity::at(&blob)
+            && there.is_same_file(&blob)
         {
             return Ok(());
         }
@@ -131,11 +132,16 @@ impl CachedModel {
         let up = "../".repeat(name.split('/').count() + 1);
         let fresh = parent.join(format!(".{etag}.sws-tmp"));
         let _ = std::fs::remove_file(&fresh);
-        let linked = symlink(format!("{up}blobs/{etag}"), &fresh)
+        let mut linked = symlink(format!("{up}blobs/{etag}"), &fresh);
+        if linked.is_err() {
             // The file system has no symbolic links.
-            .or_else(|_| std::fs::hard_link(&blob, &fresh))
-            .or_else(|_| std::fs::copy(&blob, &fresh).map(drop));
-        linked.and_then(|()| std::fs::rename(&fresh, &path)).map_err(HubError::writing(&path))
+            linked = std::fs::hard_link(&blob, &fresh);
+        }
+        if linked.is_err() {
+            linked = std::fs::copy(&blob, &fresh).map(drop);
+        }
+        linked.map_err(HubError::writing(&path))?;
+        std::fs::rename(&fresh, &path).map_err(HubError::writing(&path))
     }
 
     /// Records the commit of a branch or a tag atomically, unlike `create_ref` of `hf_hub`.
@@ -147,10 +153,8 @@ impl CachedModel {
         let path = self.dir.join("refs").join(revision);
         let fresh = path.with_added_extension("sws-tmp");
         let parent = path.parent().unwrap_or(&self.dir);
-        std::fs::create_dir_all(parent)
-            .and_then(|()| write_synced(&fresh, commit.as_bytes()))
-            .and_then(|()| std::fs::rename(&fresh, &path))
-            .map_err(HubError::writing(&path))
+        std::fs::create_dir_all(parent).map_err(HubError::writing(&path))?;
+        write_by(&fresh, &path, commit.as_bytes()).map_err(HubError::writing(&path))
     }
 
     /// True if a download into the cache was begun and not finished.
@@ -167,11 +171,13 @@ impl CachedModel {
     /// Removes files of a snapshot, and blobs that no other file uses. Targets of links outside the
     /// model's directory are kept. Returns the bytes freed.
     pub fn remove_files(&self, snapshot: &Path, names: &[&str]) -> Result<u64, HubError> {
-        let own = self.dir.canonicalize().unwrap_or_else(|_| self.dir.clone());
+        let own = real(&self.dir);
         let mut gone = BTreeSet::new();
         for name in names {
             let path = snapshot.join(name);
-            if path.canonicalize().is_ok_and(|blob| blob.starts_with(&own)) {
+            if let Ok(blob) = path.canonicalize()
+                && blob.starts_with(&own)
+            {
                 gone.extend(identity(&path));
             }
             std::fs::remove_file(&path).map_err(HubError::writing(&path))?;
@@ -187,7 +193,10 @@ impl CachedModel {
         for entry in entries(&self.dir.join("blobs")) {
             let blob = entry.path();
             let Ok(about) = blob.symlink_metadata() else { continue };
-            if identity(&blob).is_some_and(|it| gone.contains(&it) && !left.contains(&it)) {
+            if let Some(it) = identity(&blob)
+                && gone.contains(&it)
+                && !left.contains(&it)
+            {
                 std::fs::remove_file(&blob).map_err(HubError::writing(&blob))?;
                 freed = freed.saturating_add(about.len());
             }
@@ -268,11 +277,17 @@ pub fn snapshot_files(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Writes a file whose bytes are on the disk before another gets its name.
-pub(crate) fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = File::create(path)?;
+/// A path without links; as it is, if it does not exist.
+pub(crate) fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
+
+/// Writes a file, which gets its name once its bytes are on the disk.
+pub(crate) fn write_by(fresh: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create(fresh)?;
     file.write_all(bytes)?;
-    file.sync_all()
+    file.sync_all()?;
+    std::fs::rename(fresh, path)
 }
 
 #[cfg(test)]

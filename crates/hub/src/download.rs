@@ -204,16 +204,19 @@ pub(crate) fn starts_at(reply: &HttpReply, len: u64) -> Result<u64, String> {
     let (start, whole) = match reply.status() {
         StatusCode::PARTIAL_CONTENT => {
             let range = text(reply.headers(), header::CONTENT_RANGE.as_str()).unwrap_or("");
-            content_range(range).ok_or_else(|| format!("the range {range:?}"))?
+            let Some(found) = content_range(range) else {
+                return Err(format!("the range {range:?}"));
+            };
+            found
         }
         _ => {
             let length = text(reply.headers(), header::CONTENT_LENGTH.as_str());
             (0, length.and_then(|length| length.parse().ok()))
         }
     };
-    match whole.filter(|&whole| whole != len) {
-        Some(whole) => Err(format!("a file of {whole} bytes where it lists {len}")),
-        None => Ok(start),
+    match whole {
+        Some(whole) if whole != len => Err(format!("a file of {whole} bytes where it lists {len}")),
+        _ => Ok(start),
     }
 }
 
@@ -231,7 +234,10 @@ fn difference(file: &HubFile, hash: Digest) -> Option<String> {
     let found = hash.hex();
     let expected = &file.etag;
     let kind = if file.hashed { "SHA-256" } else { "hash of git" };
-    (found != *expected).then(|| format!("its {kind} is {found} instead of {expected}"))
+    if found == *expected {
+        return None;
+    }
+    Some(format!("its {kind} is {found} instead of {expected}"))
 }
 
 /// Reason to stop an attempt.
@@ -312,8 +318,8 @@ impl<'a> Partial<'a> {
 
     /// Discards all bytes.
     fn restart(&mut self) -> Result<(), HubError> {
-        let emptied = self.out.set_len(0).and_then(|()| self.out.seek(SeekFrom::Start(0)));
-        emptied.map_err(HubError::writing(self.path))?;
+        self.out.set_len(0).map_err(HubError::writing(self.path))?;
+        self.out.seek(SeekFrom::Start(0)).map_err(HubError::writing(self.path))?;
         self.watch.moved(-(self.len as i64));
         (self.len, self.hash) = (0, Digest::of(self.file));
         Ok(())

@@ -123,8 +123,9 @@ impl ProxySetting {
 /// True for an address with a host, without a query and without characters that no address has.
 fn is_web_address(address: &str) -> bool {
     let host = address.strip_prefix("https://").or_else(|| address.strip_prefix("http://"));
+    let Some(host) = host else { return false };
     let plain = |c: char| c.is_ascii_graphic() && !"?#@\\\"<>".contains(c);
-    host.is_some_and(|host| !host.is_empty() && host.chars().all(plain))
+    !host.is_empty() && host.chars().all(plain)
 }
 
 /// A variable of this process. An empty one counts as unset.
@@ -174,8 +175,10 @@ fn first(names: &[&'static str]) -> Option<&'static str> {
 
 /// The hub's cache, as in [`Environment::cache`], for commands that need no other setting.
 pub(crate) fn cache(get: &impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let typed = get("HF_HUB_CACHE").or_else(|| get("HUGGINGFACE_HUB_CACHE"));
-    typed.map(|path| expanded(get, path)).or_else(|| Some(hub_home(get)?.join("hub")))
+    match get("HF_HUB_CACHE").or_else(|| get("HUGGINGFACE_HUB_CACHE")) {
+        Some(typed) => Some(expanded(get, typed)),
+        None => Some(hub_home(get)?.join("hub")),
+    }
 }
 
 /// A path in which `~` was not expanded by a shell, with Python's interpretation.
@@ -220,9 +223,13 @@ fn token(
             return HubToken::new(&value).ok_or(HubError::Variable { name, problem });
         }
     }
-    let typed = get("HF_TOKEN_PATH").map(|path| expanded(get, path));
+    let typed = get("HF_TOKEN_PATH");
     let is_typed = typed.is_some();
-    let Some(path) = typed.or_else(|| Some(home?.join("token"))) else { return Ok(None) };
+    let path = match (typed, home) {
+        (Some(typed), _) => expanded(get, typed),
+        (None, Some(home)) => home.join("token"),
+        (None, None) => return Ok(None),
+    };
     // If the file was not named explicitly and is missing or unreadable, there is no token. The hub
     // reports if it needs one.
     let file = match open_regular(&path) {
@@ -235,10 +242,12 @@ fn token(
     };
     let mut value = String::new();
     let read = file.take(MAX_TOKEN_FILE).read_to_string(&mut value);
-    match read.ok().and_then(|_| HubToken::new(&value)) {
-        Some(token) => Ok(token),
-        None => Err(HubError::TokenFile { path }),
+    if read.is_ok()
+        && let Some(token) = HubToken::new(&value)
+    {
+        return Ok(token);
     }
+    Err(HubError::TokenFile { path })
 }
 
 impl HubToken {

@@ -77,7 +77,7 @@ fn is_like_encoding(tag: &str) -> bool {
 /// True if a tag chooses this model among the files.
 fn chooses(files: &[&str], tag: &str, model: &str) -> bool {
     let Ok(chosen) = choose_gguf(files.iter().copied(), Some(tag)) else { return false };
-    match chosen.first().and_then(|file| gguf_model(file)) {
+    match chosen.first().copied().and_then(gguf_model) {
         Some((chosen, _)) => chosen == model,
         None => false,
     }
@@ -89,8 +89,10 @@ fn owned<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
 
 /// True if these files are all parts of a model.
 pub fn is_whole(files: &[&str]) -> bool {
-    let first = files.first().and_then(|file| gguf_model(file));
-    first.is_none_or(|(_, count)| count == files.len())
+    match files.first().copied().and_then(gguf_model) {
+        Some((_, count)) => count == files.len(),
+        None => true,
+    }
 }
 
 /// True if the name of a model ends with the tag, lies in a folder with that name, or equals it.
@@ -103,10 +105,8 @@ fn has_tag(model: &str, tag: &str) -> bool {
 
 /// True if a name consists of the tag, or ends with it after a separator.
 fn ends_with(name: &str, tag: &str) -> bool {
-    let start = name.len().checked_sub(tag.len());
-    let Some((before, end)) = start.and_then(|start| name.split_at_checked(start)) else {
-        return false;
-    };
+    let Some(start) = name.len().checked_sub(tag.len()) else { return false };
+    let Some((before, end)) = name.split_at_checked(start) else { return false };
     end.eq_ignore_ascii_case(tag) && (before.is_empty() || before.ends_with(['-', '.', '_']))
 }
 

@@ -183,7 +183,7 @@ impl Http {
             HttpFailure::Status { wait, .. } => *wait,
             _ => None,
         };
-        if asked.is_some_and(|wait| wait > LONGEST_PAUSE) {
+        if asked > Some(LONGEST_PAUSE) {
             return Err(failure.clone());
         }
         let pause = asked.unwrap_or(PAUSE * 2u32.pow(attempt.min(8)));
@@ -304,7 +304,10 @@ impl HttpFailure {
 /// An address without its query, which may contain a signature.
 pub fn render(uri: &Uri) -> String {
     let host = uri.host().unwrap_or("");
-    let port = uri.port().map_or(String::new(), |port| format!(":{port}"));
+    let port = match uri.port() {
+        Some(port) => format!(":{port}"),
+        None => String::new(),
+    };
     format!("{}://{host}{port}{}", uri.scheme_str().unwrap_or("http"), uri.path())
 }
 
@@ -344,14 +347,14 @@ fn origin(uri: &Uri) -> (Option<String>, Option<String>, u16) {
 
 fn proxy_of(setting: &ProxySetting) -> Result<Proxy, HubError> {
     let problem = "is not an address of a proxy, like http://host:3128";
-    let wrong = || HubError::Variable { name: setting.variable, problem };
-    let proxy = Proxy::new(&setting.address).map_err(|_| wrong())?;
+    let wrong = HubError::Variable { name: setting.variable, problem };
+    let Ok(proxy) = Proxy::new(&setting.address) else { return Err(wrong) };
     // Other protocols need features of `ureq`, which panics if they are missing.
     if !matches!(proxy.protocol(), ProxyProtocol::Http | ProxyProtocol::Https) {
-        return Err(wrong());
+        return Err(wrong);
     }
     match &setting.except {
-        Some(hosts) => except(&proxy, hosts).map_err(|_| wrong()),
+        Some(hosts) => except(&proxy, hosts).map_err(|_| wrong),
         None => Ok(proxy),
     }
 }

@@ -159,8 +159,10 @@ const CHECKPOINT: [&str; 4] = ["safetensors", "json", "jinja", "model"];
 fn checkpoint_files(dir: &Path) -> Vec<PathBuf> {
     let mut paths = Vec::new();
     for name in snapshot_files(dir) {
-        let ending = Path::new(&name).extension().and_then(OsStr::to_str);
-        if !name.contains('/') && ending.is_some_and(|ending| CHECKPOINT.contains(&ending)) {
+        if !name.contains('/')
+            && let Some(ending) = Path::new(&name).extension().and_then(OsStr::to_str)
+            && CHECKPOINT.contains(&ending)
+        {
             paths.push(dir.join(name));
         }
     }
@@ -190,7 +192,8 @@ fn blob_of(path: &Path) -> Option<(PathBuf, String, u64)> {
     is_blob.then_some((blob, hash, len))
 }
 
-fn is_there(path: &Path, file: &HubFile) -> bool {
+/// True if a file has the length that the hub lists.
+pub(crate) fn is_there(path: &Path, file: &HubFile) -> bool {
     path.metadata().is_ok_and(|about| about.is_file() && about.len() == file.len)
 }
 
@@ -207,19 +210,14 @@ impl DownloadJob<'_> {
                 let Some(file) = self.files.get(next.fetch_add(1, Ordering::Relaxed)) else {
                     break;
                 };
-                work(file, &watch).inspect_err(|_| watch.stop.store(true, Ordering::Relaxed))?;
+                if let Err(error) = work(file, &watch) {
+                    watch.stop.store(true, Ordering::Relaxed);
+                    return Err(error);
+                }
             }
             Ok(())
         };
-        let results: Vec<Result<(), HubError>> = std::thread::scope(|scope| {
-            let count = self.parallel.clamp(1, self.files.len().max(1));
-            let threads: Vec<_> = (1..count).map(|_| scope.spawn(run)).collect();
-            let mut results = vec![run()];
-            for thread in threads {
-                results.push(thread.join().unwrap_or_else(|e| std::panic::resume_unwind(e)));
-            }
-            results
-        });
+        let results = on_threads(self.parallel.clamp(1, self.files.len().max(1)), run);
         // The original error is returned, rather than those of the stopped downloads.
         let mut errors: Vec<HubError> = results.into_iter().filter_map(Result::err).collect();
         let cause = errors.iter().position(|error| !matches!(error, HubError::Stopped));
@@ -229,6 +227,25 @@ impl DownloadJob<'_> {
             None => Ok(()),
         }
     }
+}
+
+/// Calls a function on so many threads at a time, one of which is this one. Returns all results, its
+/// own first.
+pub(crate) fn on_threads<T: Send>(count: usize, work: impl Fn() -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for _ in 1..count {
+            threads.push(scope.spawn(&work));
+        }
+        let mut results = vec![work()];
+        for thread in threads {
+            match thread.join() {
+                Ok(result) => results.push(result),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        results
+    })
 }
 
 /// Observer that can stop all downloads of a job.

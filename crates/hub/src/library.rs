@@ -16,7 +16,7 @@ use sws_os::lock::DirLock;
 use sws_os::open::symlink;
 use sws_os::places;
 
-use crate::cache::{names_in, remove, tree_size};
+use crate::cache::{names_in, real, remove, tree_size};
 use crate::environment::variable;
 use crate::name::begins_commit;
 use crate::{HubError, ModelId};
@@ -118,9 +118,8 @@ impl Library {
             Err(_) => {}
         }
         let parent = link.parent().unwrap_or(&self.dir);
-        std::fs::create_dir_all(parent)
-            .and_then(|()| symlink(&at, &link))
-            .map_err(HubError::writing(&link))
+        std::fs::create_dir_all(parent).map_err(HubError::writing(&link))?;
+        symlink(&at, &link).map_err(HubError::writing(&link))
     }
 
     /// All shards, complete or not, sorted.
@@ -166,7 +165,12 @@ pub fn form(encoding: &str, revision: Option<&str>) -> String {
 impl LibraryShards {
     /// Name of the encoding.
     pub fn encoding(&self) -> &str {
-        self.form.split_once('@').map_or(&self.form, |(encoding, _)| encoding)
+        self.parts().0
+    }
+
+    /// Name of the encoding, and the revision, empty for main.
+    fn parts(&self) -> (&str, &str) {
+        self.form.split_once('@').unwrap_or((&self.form, ""))
     }
 
     /// Place in the order of preference.
@@ -178,7 +182,7 @@ impl LibraryShards {
     /// True for shards of a revision or of main, in the encoding `tag` or in any. A commit may be
     /// abbreviated.
     pub fn is(&self, tag: Option<&str>, revision: Option<&str>) -> bool {
-        let (encoding, own) = self.form.split_once('@').unwrap_or((&self.form, ""));
+        let (encoding, own) = self.parts();
         let begins = revision.is_some_and(|digits| begins_commit(digits, own));
         tag.is_none_or(|tag| tag == encoding) && (begins || self.form == form(encoding, revision))
     }
@@ -186,10 +190,14 @@ impl LibraryShards {
     /// True for anything that this crate or the sharder creates: a directory of shards, incomplete
     /// shards, a link, or a download directory.
     fn is_ours(&self) -> bool {
-        let holds = |name| self.path.join(name).is_file();
         self.path.is_symlink() && (self.path.is_dir() || self.is_gguf())
-            || self.path.is_dir() && (holds(MANIFEST_FILE) || holds(JOURNAL))
+            || self.path.is_dir() && (self.holds(MANIFEST_FILE) || self.holds(JOURNAL))
             || staging(&self.path).is_dir()
+    }
+
+    /// True if the directory has a file with this name.
+    fn holds(&self, name: &str) -> bool {
+        self.path.join(name).is_file()
     }
 
     /// True for a link to a GGUF file.
@@ -204,7 +212,7 @@ impl LibraryShards {
 
     /// The name with which these shards can be pulled.
     pub fn name(&self) -> String {
-        let (encoding, revision) = self.form.split_once('@').unwrap_or((&self.form, ""));
+        let (encoding, revision) = self.parts();
         let mut name = self.id.to_string();
         if encoding != ORDER[0] {
             name += &format!(":{encoding}");
@@ -218,7 +226,7 @@ impl LibraryShards {
     /// True if these shards can be run. An interrupted download leaves a directory without
     /// manifest.
     pub fn is_complete(&self) -> bool {
-        self.path.join(MANIFEST_FILE).is_file() || self.is_gguf()
+        self.holds(MANIFEST_FILE) || self.is_gguf()
     }
 
     /// Bytes on disk, with those of an unfinished download.
@@ -226,7 +234,7 @@ impl LibraryShards {
         if self.is_gguf() {
             return self.path.metadata().map_or(0, |about| about.len());
         }
-        let shards = tree_size(&self.path.canonicalize().unwrap_or_else(|_| self.path.clone()));
+        let shards = tree_size(&real(&self.path));
         shards + tree_size(&staging(&self.path))
     }
 
@@ -237,11 +245,13 @@ impl LibraryShards {
         // Downloads lock the first directory, and sharders the second.
         for dir in [staging(&self.path), self.path.clone()] {
             // A file in another place has no lock of this program.
-            if !self.is_gguf() && DirLock::take(&dir).is_ok_and(|lock| lock.is_none()) {
+            if !self.is_gguf() && matches!(DirLock::take(&dir), Ok(None)) {
                 return Err(HubError::InUse { dir });
             }
         }
-        if let Some(model) = self.path.parent().filter(|model| model.is_symlink()) {
+        if let Some(model) = self.path.parent()
+            && model.is_symlink()
+        {
             let refused = std::io::Error::other("it is a link, which can be removed by hand");
             return Err(HubError::write(model, refused));
         }

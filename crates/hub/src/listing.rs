@@ -95,8 +95,9 @@ impl Listing {
                 let problem = format!("lists the file {:?} twice; report it there", clipped(&name));
                 return Err(HubError::Contents { id: id.clone(), problem });
             }
-            let file =
-                file(sibling).ok_or_else(|| wrong(format!("{name:?} has no hash or size")))?;
+            let Some(file) = file(sibling) else {
+                return Err(wrong(format!("{name:?} has no hash or size")));
+            };
             files.push(file);
         }
         Ok(Listing { id: id.clone(), commit: info.sha, files })

@@ -15,8 +15,8 @@ pub(crate) fn pause_asked(retry_after: &str, sent: Option<&str>) -> Option<Durat
 /// Seconds since 1970 of a date in HTTP's format: `Sun, 06 Nov 1994 08:49:37 GMT`.
 pub(crate) fn seconds(date: &str) -> Option<u64> {
     const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
-    let (_, rest) = date.trim().split_once(", ")?;
-    let words: Vec<&str> = rest.split(' ').collect();
+    let after_day = date.trim().split_once(", ")?.1;
+    let words: Vec<&str> = after_day.split(' ').collect();
     let [day, month, year, time, "GMT"] = words[..] else { return None };
     let number = |word: &str, most: u64| word.parse::<u64>().ok().filter(|n| *n <= most);
     let month = MONTHS.find(month).filter(|at| month.len() == 3 && at % 3 == 0)? as u64 / 3;

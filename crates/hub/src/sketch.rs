@@ -50,9 +50,8 @@ impl Client {
             remove(old)?;
         }
         let out = File::create(&fresh).map_err(HubError::writing(&fresh))?;
-        out.set_len(file.len)
-            .and_then(|()| write_all_at(&out, &first, 0))
-            .map_err(HubError::writing(&fresh))?;
+        out.set_len(file.len).map_err(HubError::writing(&fresh))?;
+        write_all_at(&out, &first, 0).map_err(HubError::writing(&fresh))?;
         let here = first.len() as u64;
         let all = ranges.len() + 1;
         step(1, all + 1);

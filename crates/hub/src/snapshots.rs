@@ -35,7 +35,8 @@ impl CachedModel {
             Some(revision) => self.commit(revision).or_else(|| self.beginning_with(revision)),
             None => self.commit(MAIN).or_else(|| self.only()),
         };
-        commit.map(|commit| self.at(&commit)).filter(|dir| dir.is_dir())
+        let dir = self.at(&commit?);
+        if dir.is_dir() { Some(dir) } else { None }
     }
 
     /// All snapshots, beginning with the one that is found without a revision.
@@ -76,7 +77,7 @@ impl CachedModel {
         let file = open_regular(self.dir().join("refs").join(revision)).ok()?;
         file.take(256).read_to_string(&mut text).ok()?;
         let commit = text.trim();
-        is_commit(commit).then(|| commit.to_owned())
+        if is_commit(commit) { Some(commit.to_owned()) } else { None }
     }
 
     /// The commit of the only snapshot.

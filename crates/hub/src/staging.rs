@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sws_os::lock::DirLock;
 
-use crate::cache::{entries, remove, tree_size, write_synced};
+use crate::cache::{entries, real, remove, tree_size, write_by};
 use crate::digest::Digest;
 use crate::name::is_commit;
 use crate::{HubError, Listing, ModelId, staging};
@@ -77,26 +77,26 @@ impl Staging {
     /// Opens the directory of a download, or creates it.
     pub fn open(dir: &Path) -> Result<Staging, HubError> {
         std::fs::create_dir_all(dir).map_err(HubError::writing(dir))?;
-        let lock = DirLock::take(dir).map_err(HubError::reading(dir))?;
-        let lock = lock.ok_or_else(|| HubError::Busy { dir: dir.to_owned() })?;
+        let Some(lock) = DirLock::take(dir).map_err(HubError::reading(dir))? else {
+            return Err(HubError::Busy { dir: dir.to_owned() });
+        };
         Ok(Staging { dir: dir.to_owned(), _lock: lock })
     }
 
     /// The download of `id` that was begun in this directory.
     pub fn begun(&self, id: &ModelId) -> Result<BegunDownload, HubError> {
-        let foreign = |what: String| HubError::Foreign { dir: self.dir.clone(), what };
         let path = self.dir.join(RECORD);
         let bytes = match std::fs::metadata(&path) {
             Ok(about) if about.is_file() && about.len() <= MAX_RECORD => {
                 std::fs::read(&path).map_err(HubError::reading(&path))?
             }
-            Ok(_) => return Err(foreign(format!("a {RECORD} of another program"))),
+            Ok(_) => return Err(self.foreign(format!("a {RECORD} of another program"))),
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let entries = self.dir.read_dir().map_err(HubError::reading(&self.dir))?;
                 let mut others = entries.flatten().filter(|entry| entry.file_name() != UNRECORDED);
                 return match others.next() {
                     None => Ok(BegunDownload::Nothing),
-                    Some(_) => Err(foreign("files of another program".to_owned())),
+                    Some(_) => Err(self.foreign("files of another program")),
                 };
             }
             Err(e) => return Err(HubError::read(&path, e)),
@@ -104,12 +104,17 @@ impl Staging {
         let record = serde_json::from_slice::<StagingRecord>(&bytes).ok();
         match record.filter(|record| record.is_intact() && is_commit(&record.commit)) {
             Some(record) if record.model == id.as_str() => Ok(BegunDownload::Commit(record.commit)),
-            Some(record) => Err(foreign(format!("the begun download of `{}`", record.model))),
+            Some(record) => Err(self.foreign(format!("the begun download of `{}`", record.model))),
             // The model of the download does not matter: sketches are removed, and other bytes are
             // compared with hashes.
             None if self.is_laid_out()? => Ok(BegunDownload::Damaged),
-            None => Err(foreign(format!("a {RECORD} that is damaged, or of another program"))),
+            None => Err(self.foreign(format!("a {RECORD} that is damaged, or of another program"))),
         }
+    }
+
+    /// The error for contents of another program.
+    fn foreign(&self, what: impl Into<String>) -> HubError {
+        HubError::Foreign { dir: self.dir.clone(), what: what.into() }
     }
 
     /// True if the directory contains only files of downloads.
@@ -135,9 +140,7 @@ impl Staging {
         let fresh = self.dir.join(UNRECORDED);
         // A link could lead to a foreign file.
         remove(&fresh)?;
-        write_synced(&fresh, &json)
-            .and_then(|()| std::fs::rename(&fresh, &path))
-            .map_err(HubError::writing(&path))
+        write_by(&fresh, &path, &json).map_err(HubError::writing(&path))
     }
 
     /// Removes the shards `out` of this download after [`HubError::Sketch`], so that they are made
@@ -162,8 +165,7 @@ impl Staging {
 
 /// Bytes of a begun download for the shards `out`: finished shards, and weight files.
 pub fn begun_bytes(out: &Path) -> u64 {
-    let shards = out.canonicalize().unwrap_or_else(|_| out.to_owned());
-    tree_size(&shards).saturating_add(tree_size(&staging(out).join(WHOLE)))
+    tree_size(&real(out)).saturating_add(tree_size(&staging(out).join(WHOLE)))
 }
 
 #[cfg(test)]

@@ -45,8 +45,10 @@ const M3: &[&str] = &["minimax_m3_vl_text"];
 
 /// Refuses a configuration that gives one entry two values, under two names.
 pub(crate) fn check(config: &FamilyConfig<'_>) -> Result<(), ConfigError> {
-    let apply = |families: &[&str]| families.is_empty() || families.contains(&config.model_type());
-    for (_, names) in ALL.into_iter().filter(|(families, _)| apply(families)) {
+    for (families, names) in ALL {
+        if !families.is_empty() && !families.contains(&config.model_type()) {
+            continue;
+        }
         for level in config.levels() {
             let mut given = names.iter().filter_map(|name| entry(level, name));
             let Some(first) = given.next() else { continue };

@@ -120,11 +120,9 @@ pub enum ConfigError {
 impl<'a> FamilyConfig<'a> {
     /// The entries of a configuration, or those that were translated from a GGUF file.
     pub(crate) fn of(outer: &'a ConfigMap, gguf: bool) -> Result<FamilyConfig<'a>, ConfigError> {
-        let entry = |key| outer.get(key).filter(|value| !value.is_null());
-        let entry = |key| entry(key).map(|value| ConfigEntry { key, value });
-        let text = entry("text_config").map(ConfigEntry::object).transpose()?;
-        let model_type =
-            entry("model_type").ok_or(ConfigError::MissingKey("model_type"))?.word()?;
+        let text = ConfigEntry::of(outer, "text_config").map(ConfigEntry::object).transpose()?;
+        let model_type = ConfigEntry::of(outer, "model_type");
+        let model_type = model_type.ok_or(ConfigError::MissingKey("model_type"))?.word()?;
         let mut config = FamilyConfig { model_type, wrapper: None, outer, text, gguf };
         if let Some((wrapper, otherwise)) = wrappers::wrapper(model_type) {
             config.wrapper = Some(wrapper);
@@ -132,9 +130,7 @@ impl<'a> FamilyConfig<'a> {
                 None if wrapper == wrappers::DOTS3 => None,
                 text => Some(text.ok_or(ConfigError::MissingKey("text_config"))?),
             };
-            let value = text.and_then(|text| text.get("model_type"));
-            let value = value.filter(|value| !value.is_null());
-            let inner = value.map(|value| ConfigEntry { key: "model_type", value });
+            let inner = text.and_then(|text| ConfigEntry::of(text, "model_type"));
             let missing = ConfigError::MissingKey("model_type` in `text_config");
             config.model_type = match (inner, otherwise) {
                 (Some(inner), _) => inner.word()?,
@@ -162,11 +158,12 @@ impl<'a> FamilyConfig<'a> {
     /// Entries of the language model come first. Some, such as rotary embeddings, may be at either
     /// level.
     pub(crate) fn raw(&self, key: &str) -> Option<&'a Value> {
-        self.text.and_then(|text| text.get(key)).or_else(|| self.outer.get(key))
+        self.levels().find_map(|level| level.get(key))
     }
 
     pub(crate) fn get(&self, key: &'static str) -> Option<ConfigEntry<'a>> {
-        self.raw(key).filter(|value| !value.is_null()).map(|value| ConfigEntry { key, value })
+        let value = self.raw(key)?;
+        (!value.is_null()).then_some(ConfigEntry { key, value })
     }
 
     pub(crate) fn need(&self, key: &'static str) -> Result<ConfigEntry<'a>, ConfigError> {
@@ -175,11 +172,7 @@ impl<'a> FamilyConfig<'a> {
 
     /// The first of several spellings, at the inner level before the outer one.
     pub(crate) fn any(&self, keys: &[&'static str]) -> Option<ConfigEntry<'a>> {
-        let given = |level: &'a ConfigMap, key: &&'static str| {
-            level.get(*key).filter(|value| !value.is_null()).map(|value| ConfigEntry { key, value })
-        };
-        let at = |level: &'a ConfigMap| keys.iter().find_map(|key| given(level, key));
-        self.text.and_then(at).or_else(|| at(self.outer))
+        self.levels().find_map(|level| keys.iter().find_map(|key| ConfigEntry::of(level, key)))
     }
 
     /// The entries of the language model, if they are separate, and all others.
@@ -190,13 +183,11 @@ impl<'a> FamilyConfig<'a> {
     /// An entry of a multimodal model that may be beside the entries of the language model or among
     /// them.
     pub(crate) fn either(&self, key: &'static str) -> Option<ConfigEntry<'a>> {
-        let outer =
-            || Some(ConfigEntry { key, value: self.outer.get(key).filter(|v| !v.is_null())? });
-        self.get(key).or_else(outer)
+        self.get(key).or(ConfigEntry::of(self.outer, key))
     }
 
     pub(crate) fn flag(&self, key: &'static str, default: bool) -> Result<bool, ConfigError> {
-        self.get(key).map_or(Ok(default), |entry| entry.flag())
+        self.get(key).map_or(Ok(default), ConfigEntry::flag)
     }
 
     /// A size: at least one, at most `limit`.
@@ -208,22 +199,17 @@ impl<'a> FamilyConfig<'a> {
     /// either level may say so. Where transformers ignores that entry, the weights have a head of
     /// their own.
     pub(crate) fn tied(&self) -> Result<bool, ConfigError> {
-        const KEY: &str = "tie_word_embeddings";
         if self.model_type == "lfm2_moe"
             && let Some(entry) = self.get("tie_embedding")
         {
             return entry.flag();
         }
-        let said = |level: &'a ConfigMap| {
-            let value = level.get(KEY).filter(|value| !value.is_null());
-            value.map(|value| ConfigEntry { key: KEY, value }.flag()).transpose()
-        };
-        let is_tied = |model_type| wrappers::TIED.contains(&model_type);
-        let around = said(self.outer)?.or(self.wrapper.filter(|it| is_tied(it)).map(|_| true));
-        let own = self.text.map_or(Ok(None), said)?;
+        let by_wrapper = self.wrapper.is_some_and(|it| wrappers::TIED.contains(&it));
+        let around = said_tied(self.outer)?.or(by_wrapper.then_some(true));
+        let own = self.text.map_or(Ok(None), said_tied)?;
         Ok(match around.or(own) {
             Some(_) => around == Some(true) || own == Some(true),
-            None => is_tied(self.model_type),
+            None => wrappers::TIED.contains(&self.model_type),
         })
     }
 
@@ -250,21 +236,21 @@ impl<'a> FamilyConfig<'a> {
         if !self.flag("enable_moe_block", self.model_type != "gemma4_text")? {
             return Ok(Some(0));
         }
-        self.any(&spellings::EXPERTS)
-            .map(|entry| Ok(entry.alike()?.count(MAX_COUNT)? as u32))
-            .transpose()
+        match self.any(&spellings::EXPERTS) {
+            Some(entry) => Ok(Some(entry.alike()?.count(MAX_COUNT)? as u32)),
+            None => Ok(None),
+        }
     }
 
     /// The number of experts in a layer, for a family that always has experts.
     pub(crate) fn some_experts(&self) -> Result<u32, ConfigError> {
-        let missing = || ConfigError::MissingKey(spellings::experts_of(self.model_type));
-        self.experts()?.ok_or_else(missing)
+        self.experts()?.ok_or(ConfigError::MissingKey(spellings::experts_of(self.model_type)))
     }
 
     /// The number of experts for a token, in the spelling of any family.
     pub(crate) fn top_k(&self) -> Result<ConfigEntry<'a>, ConfigError> {
-        let missing = || ConfigError::MissingKey(spellings::top_k_of(self.model_type));
-        self.any(&spellings::TOP_K).ok_or_else(missing)
+        let missing = ConfigError::MissingKey(spellings::top_k_of(self.model_type));
+        self.any(&spellings::TOP_K).ok_or(missing)
     }
 
     pub(crate) fn unsupported(
@@ -281,6 +267,11 @@ impl<'a> FamilyConfig<'a> {
     }
 }
 
+/// True if these entries say that the head is the embedding, false if they deny it.
+fn said_tied(level: &ConfigMap) -> Result<Option<bool>, ConfigError> {
+    ConfigEntry::of(level, "tie_word_embeddings").map(ConfigEntry::flag).transpose()
+}
+
 /// One entry that is not null.
 #[derive(Clone, Copy)]
 pub(crate) struct ConfigEntry<'a> {
@@ -295,20 +286,34 @@ impl From<DamagedConfiguration> for InvalidConfig {
 }
 
 impl<'a> ConfigEntry<'a> {
+    /// An entry of an object; null counts as absent.
+    pub(crate) fn of(map: &'a ConfigMap, key: &'static str) -> Option<ConfigEntry<'a>> {
+        let value = map.get(key)?;
+        (!value.is_null()).then_some(ConfigEntry { key, value })
+    }
+
     pub(crate) fn flag(self) -> Result<bool, ConfigError> {
-        self.value.as_bool().ok_or_else(|| wrong_type(self.key, self.value, "true or false"))
+        self.of_type(self.value.as_bool(), "true or false")
     }
 
     pub(crate) fn word(self) -> Result<&'a str, ConfigError> {
-        self.value.as_str().ok_or_else(|| wrong_type(self.key, self.value, "a string"))
+        self.of_type(self.value.as_str(), "a string")
     }
 
     pub(crate) fn list(self) -> Result<&'a [Value], ConfigError> {
-        self.value.as_list().ok_or_else(|| wrong_type(self.key, self.value, "a list"))
+        self.of_type(self.value.as_list(), "a list")
     }
 
     pub(crate) fn object(self) -> Result<&'a ConfigMap, ConfigError> {
-        self.value.as_map().ok_or_else(|| wrong_type(self.key, self.value, "an object"))
+        self.of_type(self.value.as_map(), "an object")
+    }
+
+    /// The value as the expected type. Fails if it is of another.
+    fn of_type<T>(self, value: Option<T>, expected: &str) -> Result<T, ConfigError> {
+        value.ok_or_else(|| {
+            let found = render(self.value);
+            ConfigError::Damaged(format!("`{}` is {found} instead of {expected}", self.key))
+        })
     }
 
     /// The common value of a list with a number per layer, or the entry itself if it is not a list.
@@ -323,8 +328,7 @@ impl<'a> ConfigEntry<'a> {
     }
 
     pub(crate) fn count(self, limit: u64) -> Result<u64, ConfigError> {
-        let whole = || wrong_type(self.key, self.value, "a whole number of at least 0");
-        let value = self.value.as_u64().ok_or_else(whole)?;
+        let value = self.of_type(self.value.as_u64(), "a whole number of at least 0")?;
         if value > limit {
             return Err(ConfigError::TooLarge { key: self.key, value, limit });
         }
@@ -340,8 +344,7 @@ impl<'a> ConfigEntry<'a> {
 
     /// A number above zero that an f32 can hold.
     pub(crate) fn positive(self) -> Result<f64, ConfigError> {
-        let number = || wrong_type(self.key, self.value, "a number");
-        let value = self.value.as_f64().ok_or_else(number)?;
+        let value = self.of_type(self.value.as_f64(), "a number")?;
         if value as f32 > 0.0 && (value as f32).is_finite() {
             Ok(value)
         } else {
@@ -375,10 +378,6 @@ impl<'a> ConfigEntry<'a> {
     }
 }
 
-fn wrong_type(key: &str, value: &Value, expected: &str) -> ConfigError {
-    ConfigError::Damaged(format!("`{key}` is {} instead of {expected}", render(value)))
-}
-
 /// A value on one line, truncated if it is long.
 fn render(value: &Value) -> String {
     match value {
@@ -393,6 +392,5 @@ pub(crate) fn within<'a>(
     of: ConfigEntry<'a>,
     key: &'static str,
 ) -> Result<Option<ConfigEntry<'a>>, ConfigError> {
-    let value = of.object()?.get(key).filter(|value| !value.is_null());
-    Ok(value.map(|value| ConfigEntry { key, value }))
+    Ok(ConfigEntry::of(of.object()?, key))
 }

@@ -2,6 +2,8 @@
 
 use sws_format::{Configuration, Value};
 
+use crate::config::ConfigMap;
+
 /// Entries of a configuration that determine the size of a model, in the spelling of any family.
 /// `None` for absent entries, and for entries of an unexpected type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,30 +45,39 @@ impl Description {
     pub fn of(config: &Configuration) -> Description {
         let outer = &config.entries;
         let text = outer.get("text_config").and_then(Value::as_map).unwrap_or(outer);
-        let entry = |key: &str| [text, outer].into_iter().find_map(|map| some(map.get(key)));
-        let number = |keys: &[&str]| keys.iter().find_map(|key| entry(key))?.as_u64();
-        let word = |value: Option<&Value>| Some(value?.as_str()?.to_owned());
-        let experts = number(EXPERTS).filter(|&experts| experts > 0);
-        let quantised = entry("quantization_config").map(|value| {
+        let levels = [text, outer];
+        let experts = number(levels, EXPERTS).filter(|&experts| experts > 0);
+        let quantised = entry(levels, "quantization_config").map(|value| {
             let method = value.as_map().and_then(|map| map.get("quant_method"));
-            word(method).unwrap_or_else(|| "unknown".to_owned())
+            word(method).unwrap_or("unknown".to_owned())
         });
         Description {
             model_type: word(outer.get("model_type")),
-            layers: number(&["num_hidden_layers"]),
-            hidden: number(&["hidden_size"]),
-            vocab: number(&["vocab_size"]),
-            context: number(&["max_position_embeddings", "model_max_length"]),
+            layers: number(levels, &["num_hidden_layers"]),
+            hidden: number(levels, &["hidden_size"]),
+            vocab: number(levels, &["vocab_size"]),
+            context: number(levels, &["max_position_embeddings", "model_max_length"]),
             experts,
-            top_k: experts.and_then(|_| number(TOP_K)),
-            expert_width: experts.and_then(|_| number(WIDTH)),
+            top_k: experts.and(number(levels, TOP_K)),
+            expert_width: experts.and(number(levels, WIDTH)),
             quantised,
         }
     }
 }
 
-fn some(value: Option<&Value>) -> Option<&Value> {
-    value.filter(|value| !value.is_null())
+/// The first of these entries that is not null.
+fn entry<'a>(levels: [&'a ConfigMap; 2], key: &str) -> Option<&'a Value> {
+    let mut values = levels.into_iter().filter_map(|map| map.get(key));
+    values.find(|value| !value.is_null())
+}
+
+/// The number under the first of these keys that is given.
+fn number(levels: [&ConfigMap; 2], keys: &[&str]) -> Option<u64> {
+    keys.iter().find_map(|key| entry(levels, key))?.as_u64()
+}
+
+fn word(value: Option<&Value>) -> Option<String> {
+    Some(value?.as_str()?.to_owned())
 }
 
 #[cfg(test)]

@@ -91,9 +91,9 @@ const READ_ELSEWHERE: &[&str] =
 /// another format.
 pub(crate) fn translated(given: &GgufMap) -> Result<Option<GgufMap>, ConfigError> {
     let Some(name) = given.get("general.architecture") else { return Ok(None) };
-    let name = name.as_str().ok_or_else(|| damaged("general.architecture", name))?;
+    let name = undamaged(name.as_str(), "general.architecture", name)?;
     let known = ARCHITECTURES.iter().find(|architecture| architecture.name == name);
-    let architecture = known.ok_or_else(|| unknown::unknown(name, given))?;
+    let Some(architecture) = known else { return Err(unknown::unknown(name, given)) };
     let keys = GgufKeys { architecture, given };
     let mut entries = keys.entries()?;
     keys.tensors(&mut entries)?;
@@ -122,7 +122,7 @@ impl<'a> GgufKeys<'a> {
         let first = layers.next();
         match (first.is_some() || zero) && layers.all(|other| Some(other) == first) {
             true => Ok(first),
-            false => Err(unsupported(format!("`{name}` with different values for layers"))),
+            false => Err(different(&name)),
         }
     }
 
@@ -131,12 +131,19 @@ impl<'a> GgufKeys<'a> {
     }
 
     fn whole(&self, key: &str) -> Result<Option<u64>, ConfigError> {
-        let whole = |value: &Value| value.as_u64().ok_or_else(|| damaged(&self.name(key), value));
-        self.get(key)?.map(whole).transpose()
+        match self.get(key)? {
+            Some(value) => Ok(Some(undamaged(value.as_u64(), &self.name(key), value)?)),
+            None => Ok(None),
+        }
     }
 
     fn needed(&self, key: &str) -> Result<u64, ConfigError> {
-        self.whole(key)?.ok_or_else(|| ConfigError::MissingGgufKey(self.name(key)))
+        self.present(self.whole(key)?, key)
+    }
+
+    /// The value of a key without a usable default. Fails if it is absent.
+    fn present<T>(&self, value: Option<T>, key: &str) -> Result<T, ConfigError> {
+        value.ok_or_else(|| ConfigError::MissingGgufKey(self.name(key)))
     }
 
     fn entries(&self) -> Result<GgufMap, ConfigError> {
@@ -211,8 +218,10 @@ impl<'a> GgufKeys<'a> {
         if let Some(largest) = self.architecture.largest {
             // Scores are divided by the root of the head size. The largest model uses the share of
             // each head in the hidden state instead.
-            let share = hidden.checked_div(heads).filter(|_| layers == largest);
-            let scalar = share.map_or_else(|| self.head_dim(), |share| Ok(Some(share)))?;
+            let scalar = match hidden.checked_div(heads) {
+                Some(share) if layers == largest => Some(share),
+                _ => self.head_dim()?,
+            };
             entries.insert("query_pre_attn_scalar".to_owned(), int(scalar.unwrap_or(0)));
             if self.architecture.name == "gemma3" {
                 entries.entry("sliding_window".to_owned()).or_insert(Value::Null);
@@ -220,11 +229,11 @@ impl<'a> GgufKeys<'a> {
         }
 
         let experts = self.whole("expert_count")?.unwrap_or(0) > 0;
-        let mut model_type =
-            self.architecture.model_types[usize::from(experts)].ok_or_else(|| {
-                let experts = if experts { "experts" } else { "no experts" };
-                unsupported(format!("{experts} in a model of type `{}`", self.architecture.name))
-            })?;
+        let Some(mut model_type) = self.architecture.model_types[usize::from(experts)] else {
+            let experts = if experts { "experts" } else { "no experts" };
+            let name = self.architecture.name;
+            return Err(unsupported(format!("{experts} in a model of type `{name}`")));
+        };
         if !experts {
             entries.remove("num_experts");
             if model_type == "llama" && entries.contains_key("sliding_window") {
@@ -243,15 +252,16 @@ impl<'a> GgufKeys<'a> {
             None => {
                 let heads = self.whole("attention.head_count")?;
                 let hidden = self.whole("embedding_length")?;
-                Ok(hidden.zip(heads).and_then(|(hidden, heads)| hidden.checked_div(heads)))
+                let (Some(hidden), Some(heads)) = (hidden, heads) else { return Ok(None) };
+                Ok(hidden.checked_div(heads))
             }
         }
     }
 
     /// True if the file has tensors with this name, in which `#` stands for numbers.
     fn has_tensor(&self, name: &str) -> bool {
-        let names = self.given.get("tensors").and_then(Value::as_list);
-        names.is_some_and(|names| names.iter().any(|other| other.as_str() == Some(name)))
+        let names = self.given.get("tensors").and_then(Value::as_list).unwrap_or_default();
+        names.iter().any(|other| other.as_str() == Some(name))
     }
 
     fn is_own(&self, key: &str) -> bool {
@@ -265,6 +275,22 @@ fn int(number: u64) -> Value {
 
 fn damaged(key: &str, value: &Value) -> ConfigError {
     ConfigError::Damaged(format!("`{key}` is {}", render(value)))
+}
+
+/// The result of reading the value of a key. Fails if there is none.
+fn undamaged<T>(found: Option<T>, key: &str, value: &Value) -> Result<T, ConfigError> {
+    found.ok_or_else(|| damaged(key, value))
+}
+
+/// The quotient of two numbers, if it has no remainder.
+fn exact(number: u64, by: u64) -> Option<u64> {
+    let quotient = number.checked_div(by)?;
+    (quotient * by == number).then_some(quotient)
+}
+
+/// The refusal of a list whose values have to be equal.
+fn different(name: &str) -> ConfigError {
+    unsupported(format!("`{name}` with different values for layers"))
 }
 
 fn unsupported(what: impl Into<String>) -> ConfigError {

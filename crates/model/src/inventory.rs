@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use sws_format::{Dtype, Manifest, Piece, PieceId, PieceKind};
+use sws_format::{Dtype, Manifest, Piece, PieceId, PieceKind, Tensor};
 use sws_kernels::Encoding;
 
 use crate::families::{self, Names};
@@ -119,14 +119,14 @@ impl Inventory {
     /// Finds every tensor that `spec` asks for, and checks shapes and types. Unused tensors are no
     /// error: some checkpoints contain them.
     pub fn new(spec: &ModelSpec, manifest: &Manifest) -> Result<Inventory, WeightsError> {
-        let model_type = || WeightsError::ModelType {
-            found: manifest.model.model_type.clone(),
-            expected: spec.model_type.clone(),
+        let found = &manifest.model.model_type;
+        let names = match families::names(&spec.model_type, spec.wrapper.as_deref()) {
+            Some(names) if *found == spec.model_type => names.of_weights(manifest),
+            _ => {
+                let expected = spec.model_type.clone();
+                return Err(WeightsError::ModelType { found: found.clone(), expected });
+            }
         };
-        let names = families::names(&spec.model_type, spec.wrapper.as_deref())
-            .filter(|_| manifest.model.model_type == spec.model_type)
-            .ok_or_else(model_type)?
-            .of_weights(manifest);
         let mut search = Search { names, manifest, found: HashMap::new(), missing: Vec::new() };
         spec.pieces(|id, tensors| search.take(id, tensors))?;
         search.complete()?;
@@ -179,9 +179,7 @@ impl ModelSpec {
             if let Ffn::Moe(moe) = &mut spec.ffn
                 && moe.expert.gate_up == GateUp::Halves
                 && let Some(piece) = manifest.piece(id)
-                && names
-                    .names_of(id, Role::Gate)
-                    .any(|name| piece.tensors.iter().any(|tensor| tensor.name == name))
+                && names.names_of(id, Role::Gate).any(|name| named(piece, &name).is_some())
             {
                 moe.expert.gate_up = GateUp::Separate;
             }
@@ -192,7 +190,7 @@ impl ModelSpec {
                 && let Some(AttentionGate::Own { per_head, .. }) = &mut attention.gate
                 && let Some(piece) = manifest.piece(id)
                 && let name = names.name_of(id, Role::OutputGate)
-                && let Some(tensor) = piece.tensors.iter().find(|tensor| tensor.name == name)
+                && let Some(tensor) = named(piece, &name)
             {
                 *per_head = tensor.shape.first() == Some(&(attention.heads as u64));
             }
@@ -200,7 +198,7 @@ impl ModelSpec {
                 && let Mixer::Delta(delta) = &mut spec.mixer
                 && let Some(piece) = manifest.piece(id)
                 && let name = names.name_of(id, Role::DecayRate)
-                && let Some(tensor) = piece.tensors.iter().find(|tensor| tensor.name == name)
+                && let Some(tensor) = named(piece, &name)
                 && let [count] = *tensor.shape
             {
                 delta.rates = usize::try_from(count).unwrap_or(usize::MAX).max(delta.heads);
@@ -212,25 +210,51 @@ impl ModelSpec {
 
 /// True if the router of any layer has a correction.
 fn has_correction(manifest: &Manifest, names: Names, layers: usize) -> bool {
-    (0..layers as u32).map(|layer| PieceId::new(layer, PieceKind::Router)).any(|id| {
+    for layer in 0..layers as u32 {
+        let id = PieceId::new(layer, PieceKind::Router);
         let name = names.name_of(id, Role::RouterCorrection);
-        manifest.piece(id).is_some_and(|piece| piece.tensors.iter().any(|it| it.name == name))
-    })
+        if let Some(piece) = manifest.piece(id)
+            && named(piece, &name).is_some()
+        {
+            return true;
+        }
+    }
+    false
+}
+
+/// The tensor of a piece with this name.
+fn named<'p>(piece: &'p Piece, name: &str) -> Option<&'p Tensor> {
+    Some(&piece.tensors[index_of(piece, name)?])
+}
+
+/// The index of a tensor in its piece.
+fn index_of(piece: &Piece, name: &str) -> Option<usize> {
+    piece.tensors.iter().position(|tensor| tensor.name == name)
 }
 
 /// The numbers of rows in the parts of a table, as stored in the weights, if their sum is that of
 /// the configuration, or, with `more`, above it.
 fn parts_of(manifest: &Manifest, layer: u32, expected: &[usize], more: bool) -> Vec<usize> {
-    let rows = |part| {
-        let piece = manifest.piece(PieceId::new(layer, PieceKind::Table(part)))?;
-        let table = piece.tensors.iter().find(|tensor| tensor.shape.len() == 2)?;
-        usize::try_from(table.shape[0]).ok()
-    };
-    let found: Vec<usize> = (0..expected.len() as u32).map_while(rows).collect();
-    let sum = |all: &[usize]| all.iter().try_fold(0usize, |sum, rows| sum.checked_add(*rows));
-    let same = sum(&found) == sum(expected) || (more && sum(&found) > sum(expected));
+    let mut found = Vec::new();
+    for part in 0..expected.len() as u32 {
+        let piece = manifest.piece(PieceId::new(layer, PieceKind::Table(part)));
+        let Some(rows) = piece.and_then(rows_of_table) else { break };
+        found.push(rows);
+    }
+    let sum = checked_sum(&found);
+    let same = sum == checked_sum(expected) || (more && sum > checked_sum(expected));
     let same = same && found.len() == expected.len();
     if same { found } else { expected.to_vec() }
+}
+
+/// The number of rows in the matrix of a part of a table.
+fn rows_of_table(piece: &Piece) -> Option<usize> {
+    let table = piece.tensors.iter().find(|tensor| tensor.shape.len() == 2)?;
+    usize::try_from(table.shape[0]).ok()
+}
+
+fn checked_sum(numbers: &[usize]) -> Option<usize> {
+    numbers.iter().try_fold(0usize, |sum, number| sum.checked_add(*number))
 }
 
 struct Search<'a> {
@@ -247,36 +271,36 @@ impl Search<'_> {
         let mut held = Vec::with_capacity(wanted.len());
         for wanted in wanted {
             let name = self.names.name_of(id, wanted.role);
-            let others = || self.names.names_of(id, wanted.role).skip(1);
-            let found = piece.and_then(|piece| {
-                let position =
-                    |name: &str| piece.tensors.iter().position(|tensor| tensor.name == name);
-                let other = || others().find_map(|name| position(&name));
-                Some((piece, position(&name).or_else(other)?))
-            });
-            match found {
-                Some((piece, index)) => {
-                    let tensor = &piece.tensors[index];
-                    // Shards store rows, even if the checkpoint does not.
-                    let name = || tensor.name.clone();
-                    if tensor.transposed && self.manifest.encoding.is_none() {
-                        return Err(WeightsError::Transposed { name: name() });
-                    }
-                    if tensor.packing.is_some() && self.manifest.encoding.is_none() {
-                        return Err(WeightsError::Packed { name: name() });
-                    }
-                    held.push(check(piece, index, wanted)?);
+            if let Some(piece) = piece
+                && let Some(index) = self.index(piece, id, &name, wanted.role)
+            {
+                let tensor = &piece.tensors[index];
+                let name = tensor.name.clone();
+                // Shards store rows, even if the checkpoint does not.
+                if tensor.transposed && self.manifest.encoding.is_none() {
+                    return Err(WeightsError::Transposed { name });
                 }
+                if tensor.packing.is_some() && self.manifest.encoding.is_none() {
+                    return Err(WeightsError::Packed { name });
+                }
+                held.push(check(piece, index, wanted)?);
+            } else {
                 // Nothing tells which of its names this checkpoint would have.
-                None => {
-                    let first = format!("`{name}`");
-                    let all = others().fold(first, |names, name| format!("{names} or `{name}`"));
-                    self.missing.push(all);
+                let mut all = format!("`{name}`");
+                for other in self.names.names_of(id, wanted.role).skip(1) {
+                    all += &format!(" or `{other}`");
                 }
+                self.missing.push(all);
             }
         }
         self.found.insert(id, held);
         if self.missing.len() > NAMED { self.complete() } else { Ok(()) }
+    }
+
+    /// The index of a tensor in its piece, by its first name or another one.
+    fn index(&self, piece: &Piece, id: PieceId, name: &str, role: Role) -> Option<usize> {
+        let mut others = self.names.names_of(id, role).skip(1);
+        index_of(piece, name).or_else(|| others.find_map(|name| index_of(piece, &name)))
     }
 
     /// Fails if a tensor is missing.
@@ -348,7 +372,10 @@ fn check(piece: &Piece, index: usize, wanted: &TensorSpec) -> Result<HeldTensor,
         }
         encoding => Err(WeightsError::Dtype {
             name: tensor.name.clone(),
-            found: encoding.map_or_else(|| format!("{:?}", tensor.dtype), |e| e.to_string()),
+            found: match encoding {
+                Some(encoding) => encoding.to_string(),
+                None => format!("{:?}", tensor.dtype),
+            },
             supported: if matrix {
                 "f32, f16, bf16 and our encodings"
             } else {

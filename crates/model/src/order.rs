@@ -5,6 +5,7 @@
 
 mod attention;
 mod compressed;
+mod layer;
 mod messages;
 mod recurrent;
 mod streams;
@@ -12,15 +13,9 @@ mod streams;
 use sws_format::{PieceId, PieceKind};
 
 use crate::role::Role;
-use crate::spec::{
-    AddedConv, Ffn, LatentNorm, LayerInputs, LayerSpec, Mixer, MlpSpec, ModelSpec, Norm, Router,
-    StreamReads,
-};
-use attention::{attention, latent};
-use compressed::compressed;
+use crate::spec::{ModelSpec, Norm, StreamReads};
 pub(crate) use compressed::{INDEX_POOL_ROLES, POOL_ROLES};
 pub(crate) use messages::Receiver;
-use recurrent::{conv, delta, state_space};
 pub(crate) use streams::{Branch, Site};
 
 /// A tensor of a piece.
@@ -112,10 +107,12 @@ impl ModelSpec {
             let pairs = self.ropes.first().map_or(0, |rope| rope.inv_freq.len());
             reads.push(ReadStep::Tensor(PieceKind::Norms, TensorSpec::vector(Role::Angles, pairs)));
         }
-        if let Some(of) = self.looped.filter(|_| layer == 0) {
+        if let Some(of) = self.looped
+            && layer == 0
+        {
             reads.extend(messages::rows(of, self.hidden));
         }
-        reads.extend(self.layers[layer].reads(self, layer));
+        reads.extend(layer::reads(self, layer));
         reads
     }
 
@@ -137,14 +134,21 @@ impl ModelSpec {
     ) -> Result<(), E> {
         let (embedding, tensor) = self.embedding();
         visit(embedding, &[tensor])?;
-        let of_norm = self.ending().filter(|(piece, _)| *piece == PieceId::FINAL_NORM);
-        visit(PieceId::FINAL_NORM, &of_norm.map(|(_, tensor)| tensor).collect::<Vec<_>>())?;
+        let mut of_norm = Vec::new();
+        for (piece, tensor) in self.ending() {
+            if piece == PieceId::FINAL_NORM {
+                of_norm.push(tensor);
+            }
+        }
+        visit(PieceId::FINAL_NORM, &of_norm)?;
         if !self.tied {
             let (head, tensor) = self.head();
             visit(head, &[tensor])?;
         }
         for layer in 0..self.layers.len() {
-            self.table(layer).iter().try_for_each(|(id, tensors)| visit(*id, tensors))?;
+            for (id, tensors) in self.table(layer) {
+                visit(id, &tensors)?;
+            }
             let LayerPieces { fixed, experts } = self.layer_pieces(layer);
             for (kind, tensors) in &fixed {
                 visit(PieceId::new(layer as u32, *kind), tensors)?;
@@ -163,23 +167,28 @@ impl ModelSpec {
     pub(crate) fn table(&self, layer: usize) -> Vec<(PieceId, Vec<TensorSpec>)> {
         let mut parts = Vec::new();
         let mut first = Vec::new();
-        if let Some(inputs) = self.layer_inputs.filter(|_| layer == 0) {
+        if let Some(inputs) = self.layer_inputs
+            && layer == 0
+        {
             parts.push((inputs.rows, self.inputs_width()));
         }
         if let Some(ngrams) = &self.layers[layer].ngrams {
-            parts.extend(ngrams.parts.iter().map(|rows| (*rows, ngrams.dim)));
+            for rows in &ngrams.parts {
+                parts.push((*rows, ngrams.dim));
+            }
             if ngrams.numbers.is_none() {
                 first.push(TensorSpec::vector(Role::NgramMultipliers, ngrams.size));
                 first.push(TensorSpec::vector(Role::NgramSizes, ngrams.rows()));
                 first.push(TensorSpec::vector(Role::NgramOffsets, ngrams.rows()));
             }
         }
-        let part = |(part, (rows, cols))| {
+        let mut pieces = Vec::with_capacity(parts.len());
+        for (part, (rows, cols)) in (0..).zip(parts) {
             let mut tensors = std::mem::take(&mut first);
             tensors.push(TensorSpec::matrix(Role::Table, rows, cols));
-            (PieceId::table(layer as u32, part), tensors)
-        };
-        (0..).zip(parts).map(part).collect()
+            pieces.push((PieceId::table(layer as u32, part), tensors));
+        }
+        pieces
     }
 
     /// Number of rows that a token looks up in a layer's table; 0 without a table.
@@ -210,16 +219,16 @@ impl ModelSpec {
     /// The tensors that reduce residual streams, or kept states, to the input of the final norm.
     fn head_streams(&self) -> Vec<TensorSpec> {
         if let Some(kept) = self.kept {
-            let roles = [Role::HeadMixNorm, Role::HeadMix];
-            let roles = if kept.normed.is_some() { &roles[1..] } else { &roles };
-            let vector = |role: &Role| TensorSpec::vector(*role, self.hidden);
-            return roles.iter().map(vector).collect();
+            let mix = TensorSpec::vector(Role::HeadMix, self.hidden);
+            return match kept.normed {
+                Some(_) => vec![mix],
+                None => vec![TensorSpec::vector(Role::HeadMixNorm, self.hidden), mix],
+            };
         }
-        let by_weights = self.stream_reads == StreamReads::Weights;
-        let Some(streams) = self.streams.filter(|_| by_weights) else {
-            return Vec::new();
+        let rows = match self.streams {
+            Some(streams) if self.stream_reads == StreamReads::Weights => streams.count,
+            _ => return Vec::new(),
         };
-        let rows = streams.count;
         let cols = self.state_width();
         vec![
             TensorSpec { role: Role::HeadStreams, rows, cols },
@@ -236,20 +245,20 @@ impl ModelSpec {
 
     /// The reads after the last layer, in order.
     pub fn ending(&self) -> impl Iterator<Item = (PieceId, TensorSpec)> {
-        let bias = TensorSpec::vector(Role::FinalNormBias, self.hidden);
-        let bias = self.head.norm.has_bias().then_some((PieceId::FINAL_NORM, bias));
+        let mut of_norm = self.head_streams();
+        of_norm.push(self.final_norm().1);
+        if self.head.norm.has_bias() {
+            of_norm.push(TensorSpec::vector(Role::FinalNormBias, self.hidden));
+        }
+        if let Some(rank) = self.stream_gates() {
+            let width = self.state_width();
+            of_norm.push(TensorSpec::matrix(Role::HeadStreamsDown, rank, width));
+            of_norm.push(TensorSpec::matrix(Role::HeadStreamsUp, width, rank));
+        }
         let of_head = TensorSpec::vector(Role::HeadBias, self.vocab);
         let of_head = self.head.bias.then_some((PieceId::FINAL_NORM, of_head));
-        let streams = self.head_streams().into_iter();
-        let streams = streams.map(|tensor| (PieceId::FINAL_NORM, tensor));
-        let norm = [self.final_norm()].into_iter().chain(bias);
-        let gates = self.stream_gates().into_iter().flat_map(move |rank| {
-            let width = self.state_width();
-            [(Role::HeadStreamsDown, rank, width), (Role::HeadStreamsUp, width, rank)]
-        });
-        let gates = gates
-            .map(|(role, rows, cols)| (PieceId::FINAL_NORM, TensorSpec::matrix(role, rows, cols)));
-        streams.chain(norm).chain(gates).chain([self.head()]).chain(of_head)
+        let of_norm = of_norm.into_iter().map(|tensor| (PieceId::FINAL_NORM, tensor));
+        of_norm.chain([self.head()]).chain(of_head)
     }
 
     /// The matrix at the end of a pass: the head, or the embedding again where the two are tied.
@@ -261,172 +270,4 @@ impl ModelSpec {
             }
         }
     }
-}
-
-impl LayerSpec {
-    fn reads(&self, model: &ModelSpec, layer: usize) -> Vec<ReadStep> {
-        let branch = |site| Branch { spec: model, layer, site };
-        let hidden = model.hidden;
-        let mut reads = Vec::new();
-        let mut read = |kind, tensors: Vec<TensorSpec>| {
-            reads.extend(tensors.into_iter().map(|tensor| ReadStep::Tensor(kind, tensor)));
-        };
-        // A norm before a branch, with its bias.
-        let with_bias = |role, bias| {
-            let roles = [Some(role), self.norm.has_bias().then_some(bias)];
-            roles.into_iter().flatten().map(|role| TensorSpec::vector(role, hidden)).collect()
-        };
-        let messages = model.looped.filter(|of| (of.first..of.end).contains(&layer));
-        let message = |to: Receiver| messages.map_or(Vec::new(), |of| to.reads(of.rank, hidden));
-        read(PieceKind::Attention, ngrams(self, model));
-        read(Site::Mixer.piece(), branch(Site::Mixer).reads());
-        for to in [Receiver::Query, Receiver::Key, Receiver::Value] {
-            read(PieceKind::Attention, message(to));
-        }
-        // Mean streams are normed already.
-        let normed = model.stream_gates().is_none();
-        if self.mixer != Mixer::None && normed {
-            read(PieceKind::Norms, with_bias(Role::MixerNorm, Role::MixerNormBias));
-            read(Site::Mixer.piece(), Site::Mixer.gates_of(self, hidden));
-        }
-        if self.inputs_apart() {
-            let roles = [Role::KeyInputNorm, Role::ValueInputNorm];
-            read(PieceKind::Norms, roles.map(|role| TensorSpec::vector(role, hidden)).to_vec());
-        }
-        match &self.mixer {
-            Mixer::Attention(spec) => read(PieceKind::Attention, attention(spec, hidden)),
-            Mixer::Latent(spec) => read(PieceKind::Attention, latent(spec, hidden)),
-            Mixer::Compressed(spec) => read(PieceKind::Attention, compressed(spec, hidden)),
-            Mixer::Delta(spec) => read(PieceKind::Attention, delta(spec, hidden)),
-            Mixer::Conv(spec) => read(PieceKind::Attention, conv(*spec, hidden)),
-            Mixer::StateSpace(spec) => read(PieceKind::Attention, state_space(spec, hidden)),
-            Mixer::None => {}
-        }
-        let norm = |role| vec![TensorSpec::vector(role, hidden)];
-        let conv = |role| {
-            let conv = |conv: AddedConv| TensorSpec { role, rows: hidden, cols: conv.taps };
-            self.residual.conv.map(conv).into_iter().collect::<Vec<_>>()
-        };
-        if self.mixer != Mixer::None {
-            read(PieceKind::Norms, conv(Role::MixerConv));
-        }
-        if self.residual.after_mixer.is_some_and(Norm::has_weight) {
-            read(PieceKind::Norms, norm(Role::MixerPostNorm));
-        }
-        if self.residual.shares.is_some() && self.mixer != Mixer::None {
-            read(PieceKind::Norms, norm(Role::MixerShares));
-        }
-        read(Site::Ffn.piece(), branch(Site::Ffn).reads());
-        read(Site::Ffn.piece(), message(Receiver::Ffn));
-        let split = self.residual.split && self.moe().is_some();
-        if !self.residual.parallel && !split && self.ffn != Ffn::None && normed {
-            read(PieceKind::Norms, with_bias(Role::FfnNorm, Role::FfnNormBias));
-            read(Site::Ffn.piece(), Site::Ffn.gates_of(self, hidden));
-        }
-        match self.ffn {
-            Ffn::Dense(spec) => {
-                let factor = TensorSpec::vector(Role::MlpScale, 1);
-                let factor = self.residual.scaled_mlp.then_some(factor);
-                read(PieceKind::Mlp, mlp(spec, hidden).into_iter().chain(factor).collect());
-            }
-            Ffn::Moe(moe) => {
-                let router = TensorSpec::matrix(Role::Router, moe.scored(), hidden);
-                let bias = TensorSpec::vector(Role::RouterBias, moe.scored());
-                let bias = moe.router_bias.then_some(bias);
-                let correction = TensorSpec::vector(Role::RouterCorrection, moe.ranked());
-                let correction = moe.has_correction().then_some(correction);
-                let factors = TensorSpec::vector(Role::RouterFactors, moe.experts);
-                let factors = (moe.router == Router::SoftmaxScaled).then_some(factors);
-                let table = (moe.table_rows(model.vocab)).map(|rows| TensorSpec {
-                    role: Role::ExpertTable,
-                    rows,
-                    cols: moe.top_k,
-                });
-                if split {
-                    read(PieceKind::Router, norm(Role::RouterNorm));
-                }
-                let tensors = [router].into_iter().chain(bias).chain(correction).chain(factors);
-                let factor = TensorSpec::vector(Role::RouterScale, 1);
-                let factor = (moe.shared_scored > 0).then_some(factor);
-                read(PieceKind::Router, tensors.chain(table).chain(factor).collect());
-                if split {
-                    read(PieceKind::Norms, norm(Role::FfnNorm));
-                }
-                if let Some(latent) = moe.latent {
-                    let down = TensorSpec::matrix(Role::ExpertsDown, latent, hidden);
-                    let norm = TensorSpec::vector(Role::LatentInputNorm, latent);
-                    let norm = moe.latent_input.map(|_| norm);
-                    read(PieceKind::SharedExpert, [down].into_iter().chain(norm).collect());
-                }
-                if let Some(shared) = moe.shared {
-                    let gate = TensorSpec::matrix(Role::SharedGate, 1, hidden);
-                    let mut tensors = mlp(shared.mlp, hidden);
-                    let parts = moe.shared_scored.max(1);
-                    for down in tensors.iter_mut().filter(|tensor| tensor.role == Role::Down) {
-                        (down.rows, down.cols) = (down.rows * parts, down.cols / parts);
-                    }
-                    tensors.extend(shared.gated.then_some(gate));
-                    read(shared.piece(), tensors);
-                }
-                if split {
-                    read(PieceKind::Norms, norm(Role::SharedPostNorm));
-                    read(PieceKind::Norms, norm(Role::ExpertsNorm));
-                }
-                let tensors = mlp(moe.expert, moe.latent.unwrap_or(hidden));
-                reads.push(ReadStep::Experts { count: moe.experts, tensors });
-                if let Some(latent) = moe.latent {
-                    let norm = TensorSpec::vector(Role::LatentNorm, latent);
-                    let up = TensorSpec::matrix(Role::ExpertsUp, hidden, latent);
-                    let has_norm = moe.latent_norm != LatentNorm::None;
-                    let own = has_norm.then_some(norm).into_iter().chain([up]);
-                    reads.extend(own.map(|it| ReadStep::Tensor(PieceKind::SharedExpert, it)));
-                }
-            }
-            Ffn::None => {}
-        }
-        let after = conv(Role::FfnConv).into_iter();
-        reads.extend(after.map(|conv| ReadStep::Tensor(PieceKind::Norms, conv)));
-        let vector = |role, len| ReadStep::Tensor(PieceKind::Norms, TensorSpec::vector(role, len));
-        reads.extend(split.then(|| vector(Role::ExpertsPostNorm, hidden)));
-        let after = self.residual.after_ffn.filter(|norm| norm.has_weight());
-        reads.extend(after.map(|_| vector(Role::FfnPostNorm, hidden)));
-        let shares = self.residual.shares.filter(|_| self.ffn != Ffn::None);
-        reads.extend(shares.map(|_| vector(Role::FfnShares, hidden)));
-        if let Some(LayerInputs { width, .. }) = model.layer_inputs {
-            let gate = TensorSpec::matrix(Role::LayerInputGate, width, hidden);
-            let up = TensorSpec::matrix(Role::LayerInputUp, hidden, width);
-            reads.extend([gate, up].map(|it| ReadStep::Tensor(PieceKind::LayerInput, it)));
-            reads.push(vector(Role::LayerInputNorm, hidden));
-        }
-        reads.extend(self.residual.scaled_state.then(|| vector(Role::StateScale, 1)));
-        reads
-    }
-}
-
-/// The reads of the tensors that compute values from n-gram rows.
-fn ngrams(layer: &LayerSpec, model: &ModelSpec) -> Vec<TensorSpec> {
-    let Some(spec) = &layer.ngrams else { return Vec::new() };
-    let all = model.state_width();
-    vec![
-        TensorSpec::matrix(Role::NgramKey, all, spec.width()),
-        TensorSpec::matrix(Role::NgramValue, model.hidden, spec.width()),
-        TensorSpec::vector(Role::NgramKeyNorm, all),
-        TensorSpec::vector(Role::NgramQueryNorm, all),
-        TensorSpec::vector(Role::NgramConvNorm, all),
-        TensorSpec { role: Role::NgramConv, rows: all, cols: spec.taps },
-    ]
-}
-
-fn mlp(spec: MlpSpec, hidden: usize) -> Vec<TensorSpec> {
-    let rows = spec.gate_rows();
-    let matrices = spec.gates().iter().map(|&(gate, _)| TensorSpec::matrix(gate, rows, hidden));
-    let mut tensors: Vec<TensorSpec> = matrices.collect();
-    if spec.bias {
-        tensors.extend(spec.gates().iter().map(|&(_, bias)| TensorSpec::vector(bias, rows)));
-    }
-    tensors.push(TensorSpec::matrix(Role::Down, hidden, spec.width));
-    if spec.bias {
-        tensors.push(TensorSpec::vector(Role::DownBias, hidden));
-    }
-    tensors
 }

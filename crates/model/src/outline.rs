@@ -64,17 +64,18 @@ impl ModelSpec {
                 return Err(TooManyWeights);
             }
             end = end.next_multiple_of(PAGE);
-            let tensor = |spec: &TensorSpec| {
+            let mut own = Vec::with_capacity(specs.len());
+            for spec in specs {
                 let encoding = if is_encoded(names.family, id.kind(), spec.role) {
                     Some(encoding(id.kind()))
                 } else {
                     (!spec.role.is_whole()).then_some(Encoding::Bf16)
                 };
                 let name = names.name_of(id, spec.role);
-                blank(name, spec, encoding, id.kind(), &mut end).ok_or(TooManyWeights)
-            };
-            let tensors = specs.iter().map(tensor).collect::<Result<_, _>>()?;
-            pieces.push(Piece { id, tensors, stand_in: None });
+                let tensor = blank(name, spec, encoding, id.kind(), &mut end);
+                own.push(tensor.ok_or(TooManyWeights)?);
+            }
+            pieces.push(Piece { id, tensors: own, stand_in: None });
             if end > MAX_BYTES { Err(TooManyWeights) } else { Ok(()) }
         })?;
         pieces.sort_by_key(|piece| piece.id);
@@ -94,14 +95,13 @@ impl ModelSpec {
     /// computation.
     pub fn hub_tensors(&self) -> Result<Vec<HubTensor>, TooManyWeights> {
         let names = self.names();
-        let experts = |layer: u32| {
-            let moe = self.layers[layer as usize].moe();
-            moe.map_or(0, |moe| moe.experts as u64)
-        };
         let mut tensors = Vec::new();
         self.pieces(|id, specs| {
             for spec in specs {
-                let table = id.layer().filter(|_| spec.role == Role::ExpertTable).map(experts);
+                let table = match id.layer() {
+                    Some(layer) if spec.role == Role::ExpertTable => Some(self.experts_in(layer)),
+                    _ => None,
+                };
                 let mut tensor = HubTensor {
                     name: names.name_of(id, spec.role),
                     shape: spec.shape(),
@@ -110,15 +110,15 @@ impl ModelSpec {
                     matrix: is_encoded(names.family, id.kind(), spec.role),
                     table,
                 };
-                let target = names.family.rule(id.kind(), spec.role).map(|rule| rule.target);
-                if let (Some(RuleTarget::Experts { transposed }), Some(layer)) =
-                    (target, id.layer())
+                if let Some(rule) = names.family.rule(id.kind(), spec.role)
+                    && let RuleTarget::Experts { transposed } = rule.target
+                    && let Some(layer) = id.layer()
                 {
                     // The first expert represents all of them.
                     if id.kind() != PieceKind::Expert(0) {
                         continue;
                     }
-                    tensor.shape.insert(0, experts(layer));
+                    tensor.shape.insert(0, self.experts_in(layer));
                     tensor.transposed = transposed;
                 }
                 if tensors.len() == MAX_TENSORS {
@@ -131,6 +131,11 @@ impl ModelSpec {
         Ok(tensors)
     }
 
+    /// Number of experts in a layer.
+    fn experts_in(&self, layer: u32) -> u64 {
+        self.layers[layer as usize].moe().map_or(0, |moe| moe.experts as u64)
+    }
+
     fn names(&self) -> Names {
         families::names(&self.model_type, self.wrapper.as_deref())
             .expect("a specification was made by its family")
@@ -140,21 +145,23 @@ impl ModelSpec {
     /// without the experts that it does not use, the embedding, and tables whose rows are looked
     /// up. Tables of experts are not weights.
     pub fn parameters(&self) -> [u64; 2] {
-        let sum = |tensors: &[TensorSpec]| -> u64 {
-            let weights = tensors.iter().filter(|tensor| !tensor.role.is_whole());
-            let counts = weights.map(|t| (t.rows as u64).saturating_mul(t.cols as u64));
-            counts.fold(0, u64::saturating_add)
-        };
-        let embedding = sum(&[self.embedding().1]);
-        let ending: u64 = self.ending().map(|(_, tensor)| sum(&[tensor])).sum();
-        let tables = (0..self.layers.len()).flat_map(|layer| self.table(layer));
-        let tables = tables.map(|(_, tensors)| sum(&tensors)).fold(0, u64::saturating_add);
+        let embedding = weights(&[self.embedding().1]);
+        let mut ending = 0;
+        for (_, tensor) in self.ending() {
+            ending += weights(&[tensor]);
+        }
+        let mut tables = 0u64;
+        for layer in 0..self.layers.len() {
+            for (_, tensors) in self.table(layer) {
+                tables = tables.saturating_add(weights(&tensors));
+            }
+        }
         let looked_up = if self.tied { tables } else { embedding.saturating_add(tables) };
         let mut parameters = [looked_up.saturating_add(ending), ending];
         for (layer, spec) in self.layers.iter().enumerate() {
             let pieces = self.layer_pieces(layer);
-            let always: u64 = pieces.fixed.iter().map(|(_, tensors)| sum(tensors)).sum();
-            let each = pieces.experts.map_or(0, |(_, tensors)| sum(&tensors));
+            let always: u64 = pieces.fixed.iter().map(|(_, tensors)| weights(tensors)).sum();
+            let each = pieces.experts.map_or(0, |(_, tensors)| weights(&tensors));
             let [count, chosen] = spec.moe().map_or([0; 2], |moe| [moe.experts, moe.top_k]);
             for (parameters, experts) in parameters.iter_mut().zip([count, chosen]) {
                 *parameters =
@@ -163,6 +170,18 @@ impl ModelSpec {
         }
         parameters
     }
+}
+
+/// Number of weights of tensors.
+fn weights(tensors: &[TensorSpec]) -> u64 {
+    let mut count = 0u64;
+    for tensor in tensors {
+        if !tensor.role.is_whole() {
+            let own = (tensor.rows as u64).saturating_mul(tensor.cols as u64);
+            count = count.saturating_add(own);
+        }
+    }
+    count
 }
 
 /// True for a matrix that shards hold in the requested encoding.
@@ -186,26 +205,19 @@ fn blank(
 ) -> Option<Tensor> {
     let rows = spec.rows as u64;
     let cols = spec.cols as u64;
-    let len = |part: &MatrixPart, encoding: Encoding| match part.len(rows, cols)? {
-        PartLen::Exact(len) => Some(len),
-        PartLen::AtLeast(len) => {
-            len.checked_add(rows.checked_mul(cols)? / encoding.typical_patches())
+    let mut parts = Vec::new();
+    match encoding {
+        Some(encoding) => {
+            for part in encoding.parts() {
+                let len = part_len(part, encoding, rows, cols)?;
+                parts.push(extent(len, rows, kind, end)?);
+            }
         }
-    };
-    let lens: Vec<Option<u64>> = match encoding {
-        Some(encoding) => encoding.parts().iter().map(|part| len(part, encoding)).collect(),
-        None => vec![rows.checked_mul(cols).and_then(|numbers| numbers.checked_mul(8))],
-    };
-    let parts = lens.into_iter().map(|len| {
-        let len = len?;
-        let offset = end.checked_next_multiple_of(PART)?;
-        *end = offset.checked_add(len).filter(|&end| end <= MAX_BYTES)?;
-        // Parts with less than a byte per row, such as scales of blocks, count as one byte per row.
-        let check_len = check_len(len.div_ceil(rows.max(1)), rows, kind);
-        let checks = Some(len.div_ceil(check_len)).filter(|&checks| checks <= MAX_CHECKS)?;
-        let checks = vec![0; checks as usize];
-        Some(Extent { file: 0, offset, len, check_len, checks })
-    });
+        None => {
+            let len = rows.checked_mul(cols)?.checked_mul(8)?;
+            parts.push(extent(len, rows, kind, end)?);
+        }
+    }
     Some(Tensor {
         name,
         dtype: if encoding.is_some() { Dtype::BF16 } else { Dtype::I64 },
@@ -215,8 +227,35 @@ fn blank(
         slice: None,
         source: String::new(),
         encoding,
-        parts: parts.collect::<Option<_>>()?,
+        parts,
         error: None,
         origins: Vec::new(),
     })
+}
+
+/// Bytes of a part of a matrix. Patches are as many as is typical.
+fn part_len(part: &MatrixPart, encoding: Encoding, rows: u64, cols: u64) -> Option<u64> {
+    match part.len(rows, cols)? {
+        PartLen::Exact(len) => Some(len),
+        PartLen::AtLeast(len) => {
+            len.checked_add(rows.checked_mul(cols)? / encoding.typical_patches())
+        }
+    }
+}
+
+/// A part of a tensor with this many rows, which begins at `end`. Moves `end` behind it.
+fn extent(len: u64, rows: u64, kind: PieceKind, end: &mut u64) -> Option<Extent> {
+    let offset = end.checked_next_multiple_of(PART)?;
+    let behind = offset.checked_add(len)?;
+    if behind > MAX_BYTES {
+        return None;
+    }
+    *end = behind;
+    // Parts with less than a byte per row, such as scales of blocks, count as one byte per row.
+    let check_len = check_len(len.div_ceil(rows.max(1)), rows, kind);
+    let checks = len.div_ceil(check_len);
+    if checks > MAX_CHECKS {
+        return None;
+    }
+    Some(Extent { file: 0, offset, len, check_len, checks: vec![0; checks as usize] })
 }

@@ -30,10 +30,11 @@ impl Prefix {
     /// there.
     pub(crate) fn begin(&self, len: usize) -> Option<SequenceState> {
         let mut sequence = self.sequence.fork()?;
-        (len <= sequence.len && sequence.truncate(len)).then(|| {
-            sequence.trim();
-            sequence
-        })
+        if len > sequence.len || !sequence.truncate(len) {
+            return None;
+        }
+        sequence.trim();
+        Some(sequence)
     }
 
     pub(crate) fn each_page(&self, each: &mut dyn FnMut(SharedPage)) {
@@ -111,8 +112,10 @@ impl Prefix {
     /// Appends the end of a prefix of `len` positions. After an error, such as for invalid bytes,
     /// the prefix can only be [cut](Self::truncate).
     pub fn read_end(&mut self, len: usize, from: &mut dyn Read) -> io::Result<()> {
-        let tokens = len.checked_sub(self.len()).filter(|&tokens| tokens < Prefix::BLOCK);
-        let tokens = tokens.ok_or(io::ErrorKind::InvalidInput)?;
+        let tokens = match len.checked_sub(self.len()) {
+            Some(tokens) if tokens < Prefix::BLOCK => tokens,
+            _ => return Err(io::ErrorKind::InvalidInput.into()),
+        };
         self.sequence.take(tokens, from)?;
         self.sequence.take_end(from)
     }

@@ -90,9 +90,14 @@ impl<'a> ResidentLoader<'a> {
 
     /// The pieces that are needed and have not been added yet.
     pub fn wanted(&self) -> Vec<PieceId> {
-        let ids = self.manifest.pieces.iter().map(|piece| piece.id);
-        let asked = |id: &PieceId| !self.inventory.piece(*id).is_empty();
-        ids.filter(|id| asked(id) && !self.weights.pieces.contains_key(id)).collect()
+        let mut wanted = Vec::new();
+        for piece in &self.manifest.pieces {
+            let is_asked = !self.inventory.piece(piece.id).is_empty();
+            if is_asked && !self.weights.pieces.contains_key(&piece.id) {
+                wanted.push(piece.id);
+            }
+        }
+        wanted
     }
 
     /// Adds a piece: `read` fills a slice with the bytes of an extent. Its second argument gives
@@ -138,8 +143,11 @@ impl WeightSource for ResidentSource {
         self.numbers.clear();
         find(&self.weights, &mut self.numbers)?;
         let mut first = 0;
-        let ids = (0..).map(|part| PieceId::table(layer as u32, part));
-        for id in ids.take_while(|id| self.weights.pieces.contains_key(id)) {
+        for part in 0.. {
+            let id = PieceId::table(layer as u32, part);
+            if !self.weights.pieces.contains_key(&id) {
+                break;
+            }
             let part = self.weights.get(id, Role::Table);
             let range = first..first + part.row_count() as u64;
             self.row.resize(part.cols(), 0.0);
@@ -183,11 +191,12 @@ struct Resident {
 
 impl Resident {
     fn find(&self, piece: PieceId, role: Role) -> (&LoadedPiece, &ResidentTensor) {
-        let found = self.pieces.get(&piece).and_then(|loaded| {
-            let stored = loaded.tensors.iter().find(|stored| stored.role == role)?;
-            Some((loaded, stored))
-        });
-        found.unwrap_or_else(|| panic!("{piece} has no {role:?} in the inventory"))
+        if let Some(loaded) = self.pieces.get(&piece)
+            && let Some(stored) = loaded.tensors.iter().find(|stored| stored.role == role)
+        {
+            return (loaded, stored);
+        }
+        panic!("{piece} has no {role:?} in the inventory")
     }
 
     fn get(&self, piece: PieceId, role: Role) -> Matrix<'_> {
@@ -245,7 +254,6 @@ impl LoadedPiece {
         mut read: impl FnMut(&Extent, (usize, usize), &mut [u8]) -> Result<(), SourceError>,
     ) -> Result<LoadedPiece, LoadError> {
         let extents = |held: &HeldTensor| piece.tensors[held.index].parts.iter();
-        let padded = |extent: &Extent| (extent.len as usize).next_multiple_of(ALIGN);
         let len: usize = held.iter().flat_map(extents).map(padded).sum();
         let mut bytes = vec![0; len + ALIGN];
         let mut at = bytes.as_ptr().align_offset(ALIGN).min(ALIGN);
@@ -261,12 +269,14 @@ impl LoadedPiece {
             let &HeldTensor { role, encoding, rows, cols, .. } = held;
             let mut stored =
                 ResidentTensor { role, encoding, rows, cols, parts, vector: Vec::new() };
-            let name = || piece.tensors[held.index].name.clone();
-            let matrix = stored.matrix(&bytes);
-            let matrix = matrix.map_err(|cause| LoadError::Matrix { name: name(), cause })?;
-            let wrong = || matrix.first_not_finite();
-            if let Some((row, col, value)) = (!role.has_any_bits()).then(wrong).flatten() {
-                let name = name();
+            let name = &piece.tensors[held.index].name;
+            let matrix = stored
+                .matrix(&bytes)
+                .map_err(|cause| LoadError::Matrix { name: name.clone(), cause })?;
+            if !role.has_any_bits()
+                && let Some((row, col, value)) = matrix.first_not_finite()
+            {
+                let name = name.clone();
                 let file = None;
                 return Err(WeightsError::NotFinite { name, file, value, row, col }.into());
             }
@@ -281,6 +291,11 @@ impl LoadedPiece {
         }
         Ok(LoadedPiece { bytes, tensors })
     }
+}
+
+/// Bytes of a part in memory.
+fn padded(extent: &Extent) -> usize {
+    (extent.len as usize).next_multiple_of(ALIGN)
 }
 
 impl ResidentTensor {

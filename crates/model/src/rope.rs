@@ -1,10 +1,13 @@
 //! The frequencies of rotary embeddings, as configurations specify them.
 
+mod scaling;
+
 use sws_format::Value;
 use sws_kernels::functional::RopePairs;
-use sws_kernels::functional::elementary::{ln64, pow64};
 
 use crate::config::{ConfigEntry, ConfigError, ConfigMap, FamilyConfig, ROPE_DIVISORS};
+pub use scaling::RopeScaling;
+pub(crate) use scaling::yarn_amplitude;
 
 /// A rotary embedding.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,45 +27,6 @@ pub struct Rope {
     pub offset: usize,
     /// The pairing of elements in a head.
     pub pairs: RopePairs,
-}
-
-/// Changes to the angles of a rotary embedding for texts longer than the original context.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum RopeScaling {
-    /// No change.
-    None,
-    /// All angles are divided by one number.
-    Linear {
-        /// The divisor.
-        factor: f64,
-    },
-    /// Long waves are stretched, short ones are kept, and those between are interpolated.
-    Llama3 {
-        /// The factor by which long waves are stretched.
-        factor: f64,
-        /// Waves that fit fewer than this many times into the original context are long.
-        low: f64,
-        /// Waves that fit more than this many times into the original context are short.
-        high: f64,
-        /// Positions of the original context.
-        trained: f64,
-    },
-    /// Pairs that turn slowly are stretched, those that turn fast are kept, and those between are
-    /// interpolated by their number.
-    Yarn {
-        /// The factor by which slow pairs are stretched.
-        factor: f64,
-        /// Pairs that turn more than this many times over the original context are fast.
-        fast: f64,
-        /// Pairs that turn fewer than this many times over the original context are slow.
-        slow: f64,
-        /// Positions of the original context.
-        trained: f64,
-        /// True if both limits are moved outwards, to whole pairs.
-        truncate: bool,
-    },
-    /// Each pair's angle is divided by a number of its own.
-    Divided,
 }
 
 /// The largest head size accepted; it bounds allocations before any weight is read.
@@ -110,14 +74,14 @@ pub(crate) fn check(config: &FamilyConfig<'_>) -> Result<(), ConfigError> {
         let given = config.levels().filter_map(|level| level.get(object)?.as_map());
         let of_kinds = given.clone().flat_map(|map| map.values().filter_map(Value::as_map));
         for map in given.chain(of_kinds) {
-            let has = |key: &str| map.get(key).is_some_and(|value| !value.is_null());
-            if has("rope_type") || has("type") {
+            if has(map, "rope_type") || has(map, "type") {
                 continue;
             }
             // The growth of queries in Ministral uses the original context, too, whatever the
             // scaling.
-            let reads = |key: &str| has(key) && !(key == TRAINED && has(GROWTH));
-            if let Some(key) = OF_SCALINGS.into_iter().find(|key| reads(key)) {
+            let grows = has(map, GROWTH);
+            let mut given = OF_SCALINGS.into_iter().filter(|key| has(map, key));
+            if let Some(key) = given.find(|key| !(*key == TRAINED && grows)) {
                 let reason = format!(
                     "which only a scaling reads, and `{object}` names none by `rope_type` or `type`"
                 );
@@ -126,6 +90,11 @@ pub(crate) fn check(config: &FamilyConfig<'_>) -> Result<(), ConfigError> {
         }
     }
     Ok(())
+}
+
+/// True if an entry is given; null counts as absent.
+fn has(map: &ConfigMap, key: &'static str) -> bool {
+    ConfigEntry::of(map, key).is_some()
 }
 
 impl Rope {
@@ -159,10 +128,8 @@ impl Rope {
     ) -> Result<Rope, ConfigError> {
         let (mut given, nested) = Rope::given(config)?;
         if nested.is_some() {
-            let value = given.and_then(|given| given.get(kind));
-            let value = value.filter(|value| !value.is_null());
-            let value = value.ok_or(ConfigError::MissingKey(kind))?;
-            given = Some(ConfigEntry { key: kind, value }.object()?);
+            let entry = given.and_then(|given| ConfigEntry::of(given, kind));
+            given = Some(entry.ok_or(ConfigError::MissingKey(kind))?.object()?);
         }
         Rope::read(config, (given, None), (head_dim, context), default)
     }
@@ -197,10 +164,7 @@ impl Rope {
     ) -> Result<Rope, ConfigError> {
         let empty = ConfigMap::new();
         let given_map = given.unwrap_or(&empty);
-        let entry = |key: &'static str| {
-            let value = given_map.get(key).filter(|value| !value.is_null());
-            value.map(|value| ConfigEntry { key, value })
-        };
+        let entry = |key: &'static str| ConfigEntry::of(given_map, key);
         let need = |key: &'static str| entry(key).ok_or(ConfigError::MissingKey(key));
         let share = entry("partial_rotary_factor").or(config.get("partial_rotary_factor"));
         let dim = match (share, default_share) {
@@ -229,7 +193,10 @@ impl Rope {
         let trained_entry = beside.or(entry(TRAINED));
         let theta_entry = entry("rope_theta").or(config.get("rope_theta"));
         let theta = theta_entry.map_or(Ok(default_theta), ConfigEntry::positive)?;
-        let trained = trained_entry.map_or(Ok(context as f64), |e| e.at_most(MAX_TRAINED))?;
+        let trained = match trained_entry {
+            Some(entry) => entry.at_most(MAX_TRAINED)?,
+            None => context as f64,
+        };
         let mut scaling = RopeScaling::None;
         let mut amplitude = 1.0;
         if let Some(kind) = entry("rope_type").or(entry("type")) {
@@ -258,13 +225,8 @@ impl Rope {
                         None if given_map.contains_key("factor") => context as f64 / trained,
                         _ => need("factor")?.at_most(MAX_FACTOR)?,
                     };
-                    // Zero means absent.
-                    let given = |key, limit| {
-                        let entry = entry(key).filter(|entry| entry.value.as_f64() != Some(0.0));
-                        entry.map(|entry| entry.at_most(limit)).transpose()
-                    };
-                    let fast = given("beta_fast", MAX_FACTOR)?.unwrap_or(32.0);
-                    let slow = given("beta_slow", MAX_FACTOR)?.unwrap_or(1.0);
+                    let fast = unless_zero(entry("beta_fast"), MAX_FACTOR)?.unwrap_or(32.0);
+                    let slow = unless_zero(entry("beta_slow"), MAX_FACTOR)?.unwrap_or(1.0);
                     if let Some(entry) = entry("beta_slow").or(entry("beta_fast"))
                         && slow > fast
                     {
@@ -273,22 +235,25 @@ impl Rope {
                     }
                     let truncate = entry("truncate").map_or(Ok(true), ConfigEntry::flag)?;
                     scaling = RopeScaling::Yarn { factor, fast, slow, trained, truncate };
-                    let of = |mscale| yarn_amplitude(factor, mscale);
                     amplitude = match entry("attention_factor") {
                         Some(amplitude) => amplitude.at_most(MAX_AMPLITUDE)?,
                         None => match (
-                            given("mscale", MAX_AMPLITUDE)?,
-                            given("mscale_all_dim", MAX_AMPLITUDE)?,
+                            unless_zero(entry("mscale"), MAX_AMPLITUDE)?,
+                            unless_zero(entry("mscale_all_dim"), MAX_AMPLITUDE)?,
                         ) {
-                            (Some(mscale), Some(all)) => of(mscale) / of(all),
-                            _ => of(1.0),
+                            (Some(mscale), Some(all)) => {
+                                yarn_amplitude(factor, mscale) / yarn_amplitude(factor, all)
+                            }
+                            _ => yarn_amplitude(factor, 1.0),
                         },
                     };
                 }
                 _ => return Err(config.unsupported(kind, SUPPORTED)),
             }
         }
-        if let (RopeScaling::Yarn { .. }, Some(entry)) = (scaling, share.filter(|_| dim % 2 == 1)) {
+        if let (RopeScaling::Yarn { .. }, Some(entry)) = (scaling, share)
+            && dim % 2 == 1
+        {
             return Err(
                 entry.invalid(format!("by which {dim} elements are rotated, and yarn needs pairs"))
             );
@@ -297,16 +262,20 @@ impl Rope {
         let divided = entry(ROPE_DIVISORS).or(config.get(ROPE_DIVISORS));
         if let Some(entry) = divided {
             let divisors: Option<Vec<f64>> = entry.list()?.iter().map(Value::as_f64).collect();
-            let divisors = divisors.filter(|all| all.len() == inv_freq.len());
-            let divisors = divisors.filter(|all| all.iter().all(|&divisor| divisor > 0.0));
-            let divisors = divisors.ok_or_else(|| {
-                entry.invalid("which must have a number above 0 for each pair of a head")
-            })?;
+            let divisors = match divisors {
+                Some(all) if all.len() == inv_freq.len() && all.iter().all(|&by| by > 0.0) => all,
+                _ => {
+                    let reason = "which must have a number above 0 for each pair of a head";
+                    return Err(entry.invalid(reason));
+                }
+            };
             if scaling != RopeScaling::None {
                 return Err(config.unsupported(entry, "without another scaling"));
             }
             scaling = RopeScaling::Divided;
-            inv_freq.iter_mut().zip(divisors).for_each(|(angle, by)| *angle /= by as f32);
+            for (angle, by) in inv_freq.iter_mut().zip(divisors) {
+                *angle /= by as f32;
+            }
         }
         let factor = amplitude as f32;
         let offset = 0;
@@ -319,7 +288,9 @@ impl Rope {
                 entry("factor").or(trained_entry)
             }
         };
-        if let Some(entry) = blamed.filter(|_| !rope.is_finite(context)) {
+        if let Some(entry) = blamed
+            && !rope.is_finite(context)
+        {
             return Err(entry.invalid(INFINITE));
         }
         Ok(rope)
@@ -348,64 +319,16 @@ impl Rope {
 /// The entries of rotary embeddings. Transformers 5 writes `rope_parameters`; version 4 wrote
 /// `rope_scaling` or nothing. If both are given, the entries of version 4 count.
 pub(crate) fn given<'a>(config: &FamilyConfig<'a>) -> Result<Option<ConfigEntry<'a>>, ConfigError> {
-    let has_entries = |entry: ConfigEntry<'_>| Ok(!entry.object()?.is_empty());
     match config.get("rope_scaling") {
-        Some(entry) if has_entries(entry)? => Ok(Some(entry)),
+        Some(entry) if !entry.object()?.is_empty() => Ok(Some(entry)),
         _ => Ok(config.get("rope_parameters")),
     }
 }
 
-/// The factor of sines and cosines for angles stretched by `factor`.
-pub(crate) fn yarn_amplitude(factor: f64, mscale: f64) -> f64 {
-    if factor <= 1.0 { 1.0 } else { 0.1 * mscale * ln64(factor) + 1.0 }
-}
-
-impl RopeScaling {
-    /// theta^(-2i/dim) for each pair i, scaled. Rounded as in training: exponent, power and inverse
-    /// are each an f32.
-    fn frequencies(self, theta: f64, dim: usize) -> Vec<f32> {
-        let wave = |i: usize| pow64(theta, f64::from((2 * i) as f32 / dim as f32)) as f32;
-        (0..dim.div_ceil(2)).map(|i| self.scaled(theta, dim, i, wave(i))).collect()
-    }
-
-    /// The angle of pair `i`, for theta^(2i/dim) rounded.
-    fn scaled(self, theta: f64, dim: usize, i: usize, wave: f32) -> f32 {
-        let inv_freq = 1.0 / wave;
-        match self {
-            // Divisors are not functions of the angle.
-            RopeScaling::None | RopeScaling::Divided => inv_freq,
-            RopeScaling::Linear { factor } => inv_freq / factor as f32,
-            RopeScaling::Yarn { factor, fast, slow, trained, truncate } => {
-                // The pair that turns this many times over the original context.
-                let pair = |turns: f64| {
-                    let turn = turns * 2.0 * std::f64::consts::PI;
-                    dim as f64 * ln64(trained / turn) / (2.0 * ln64(theta))
-                };
-                let mut low = pair(fast);
-                let mut high = pair(slow);
-                if truncate {
-                    (low, high) = (low.floor(), high.ceil());
-                }
-                (low, high) = (low.max(0.0), high.min(dim as f64 - 1.0));
-                if low == high {
-                    high += 0.001;
-                }
-                let stretched = ((i as f32 - low as f32) / (high - low) as f32).clamp(0.0, 1.0);
-                let kept = 1.0 - stretched;
-                1.0 / (factor as f32 * wave) * (1.0 - kept) + inv_freq * kept
-            }
-            RopeScaling::Llama3 { factor, low, high, trained } => {
-                let factor = factor as f32;
-                let wave = 2.0 * std::f32::consts::PI / inv_freq;
-                if wave > (trained / low) as f32 {
-                    return inv_freq / factor;
-                }
-                if wave < (trained / high) as f32 {
-                    return inv_freq;
-                }
-                let share = (trained as f32 / wave - low as f32) / (high - low) as f32;
-                (1.0 - share) * inv_freq / factor + share * inv_freq
-            }
-        }
+/// The number of an entry; 0 means that it is absent.
+fn unless_zero(entry: Option<ConfigEntry<'_>>, limit: f64) -> Result<Option<f64>, ConfigError> {
+    match entry {
+        Some(entry) if entry.value.as_f64() != Some(0.0) => Ok(Some(entry.at_most(limit)?)),
+        _ => Ok(None),
     }
 }

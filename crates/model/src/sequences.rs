@@ -3,7 +3,7 @@
 use crate::forward::{Chunk, ForwardError, ForwardPass, LogitRows};
 use crate::layer_state::KvPrecision;
 use crate::observer::Observer;
-use crate::source::{PassSource, RunAhead, SourceError};
+use crate::source::{PassSource, RunAhead};
 use crate::state::ForwardState;
 
 /// A model with its weights and any number of sequences.
@@ -143,9 +143,11 @@ impl<S: PassSource> Sequences<S> {
                 break;
             }
             match self.pass(&runs, &batch, logits, observer) {
-                Ok(()) => batch.iter().for_each(|&(run, tokens)| {
-                    runs[run].rest = &runs[run].rest[tokens..];
-                }),
+                Ok(()) => {
+                    for (run, tokens) in batch {
+                        runs[run].rest = &runs[run].rest[tokens..];
+                    }
+                }
                 Err(error) if batch.len() == 1 => self.fail(&mut runs[batch[0].0], error),
                 Err(_) => {
                     for (run, tokens) in batch {
@@ -245,11 +247,14 @@ impl<S: PassSource> Sequences<S> {
         let mut ran = self.layers(&chunks, observer);
         if ran.is_ok() && ends {
             let vocab = self.model.spec().vocab;
-            ran = self.behind(LogitRows::Last).map(|rows| {
-                for (row, &(run, _)) in rows.chunks_exact(vocab).zip(batch) {
-                    logits[run * vocab..][..vocab].copy_from_slice(row);
+            match self.behind(LogitRows::Last) {
+                Ok(rows) => {
+                    for (row, &(run, _)) in rows.chunks_exact(vocab).zip(batch) {
+                        logits[run * vocab..][..vocab].copy_from_slice(row);
+                    }
                 }
-            });
+                Err(error) => ran = Err(error),
+            }
         }
         match (&ran, saved) {
             (Ok(()), Some(saved)) => self.state.keep(saved),
@@ -277,7 +282,9 @@ impl<S: PassSource> Sequences<S> {
     ) -> Result<(), ForwardError> {
         let Sequences { model, source, state, .. } = self;
         model.begin(state, batch, source)?;
-        notify(source, observer, |o| o.pass_begins(state.pass()))?;
+        // The source is notified before the observer, here and below, so that it can start reading.
+        source.pass_begins(state.pass())?;
+        observer.pass_begins(state.pass())?;
         let alone = state.pass().len() == 1;
         let spec = model.spec();
         for visit in 0..spec.visits() {
@@ -364,28 +371,7 @@ fn next_pass(runs: &[ChunkRun<'_>], room: usize) -> Vec<(usize, usize)> {
     batch
 }
 
-/// Notifies the source before the observer, so that it can start reading.
-fn notify(
-    source: &mut dyn PassSource,
-    observer: &mut dyn Observer,
-    mut moment: impl FnMut(&mut dyn Observer) -> Result<(), SourceError>,
-) -> Result<(), SourceError> {
-    moment(source)?;
-    moment(observer)
-}
-
-/// Notifies the source of a moment in a layer, then the observer of the same in a visit.
-fn notify_of(
-    (layer, visit): (usize, usize),
-    source: &mut dyn PassSource,
-    observer: &mut dyn Observer,
-    mut moment: impl FnMut(&mut dyn Observer, usize) -> Result<(), SourceError>,
-) -> Result<(), SourceError> {
-    moment(source, layer)?;
-    moment(observer, visit)
-}
-
-/// Runs a layer up to its experts.
+/// Runs a layer up to its experts. The source is notified of the layer, the observer of the visit.
 fn attend(
     model: &ForwardPass,
     visit: usize,
@@ -394,20 +380,21 @@ fn attend(
     observer: &mut dyn Observer,
 ) -> Result<(), ForwardError> {
     let layer = model.spec().layer_of(visit);
-    let at = (layer, visit);
-    notify_of(at, source, observer, |o, l| o.layer_begins(state.pass(), l, state.hidden()))?;
+    source.layer_begins(state.pass(), layer, state.hidden())?;
+    observer.layer_begins(state.pass(), visit, state.hidden())?;
     model.attend(visit, state, source)?;
     let routes = model.spec().layers[layer].moe().is_some();
     if routes {
-        notify_of(at, source, observer, |o, l| o.routing(state.pass(), l, state.hidden()))?;
-        notify_of(at, source, observer, |o, l| o.routed(state.pass(), l, state.routed()))?;
+        source.routing(state.pass(), layer, state.hidden())?;
+        observer.routing(state.pass(), visit, state.hidden())?;
+        source.routed(state.pass(), layer, state.routed())?;
+        observer.routed(state.pass(), visit, state.routed())?;
     }
     model.share(visit, state, source)?;
     if routes {
         let shared = model.shared(visit, state);
-        notify_of(at, source, observer, |o, l| {
-            o.attended(state.pass(), l, state.hidden(), shared)
-        })?;
+        source.attended(state.pass(), layer, state.hidden(), shared)?;
+        observer.attended(state.pass(), visit, state.hidden(), shared)?;
     }
     Ok(())
 }
@@ -421,24 +408,32 @@ fn run_ahead(
     source: &mut dyn PassSource,
 ) -> Result<(), ForwardError> {
     let saved = state.save();
-    let ran = (|| {
-        model.finish(l, state, source)?;
-        for next in l + 1..model.spec().layers.len() {
-            if !source.run_ahead(RunAhead::On(next))? {
-                break;
-            }
-            attend(model, next, state, source, &mut ())?;
-            model.finish(next, state, source)?;
-        }
-        source.run_ahead(RunAhead::Done)?;
-        Ok(())
-    })();
+    let ran = run_on(model, l, state, source);
     match ran {
         Ok(()) => state.rewind(saved),
         // After an error the pass is over.
         Err(_) => state.keep(saved),
     }
     ran
+}
+
+/// Finishes a layer, and continues with later layers as long as the source requests it.
+fn run_on(
+    model: &ForwardPass,
+    l: usize,
+    state: &mut ForwardState,
+    source: &mut dyn PassSource,
+) -> Result<(), ForwardError> {
+    model.finish(l, state, source)?;
+    for next in l + 1..model.spec().layers.len() {
+        if !source.run_ahead(RunAhead::On(next))? {
+            break;
+        }
+        attend(model, next, state, source, &mut ())?;
+        model.finish(next, state, source)?;
+    }
+    source.run_ahead(RunAhead::Done)?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::convert::Infallible;
 use sws_format::{Manifest, PieceId, PieceKind, Tensor};
 
 use crate::families::{self, Names};
-use crate::spec::{KeyValues, Mixer, ModelSpec};
+use crate::spec::{KeyValues, LayerSpec, Mixer, ModelSpec};
 
 /// A tensor that no pass reads.
 #[derive(Clone, Copy, Debug)]
@@ -79,32 +79,40 @@ impl ModelSpec {
             read.insert(id);
             let tensors = manifest.piece(id).map_or(&[][..], |piece| &piece.tensors);
             if tensors.len() > wanted.len() {
-                let name = |role| names.names_of(id, role).chain([names.name_of(id, role)]);
-                let known: HashSet<_> = wanted.iter().flat_map(|it| name(it.role)).collect();
-                let others = tensors.iter().filter(|tensor| !known.contains(&tensor.name));
+                let mut known = HashSet::new();
+                for it in wanted {
+                    known.extend(names.names_of(id, it.role));
+                    known.insert(names.name_of(id, it.role));
+                }
                 // Programs that produce GPTQ add biases of zeros.
                 let packed = tensors.iter().any(|tensor| tensor.packing.is_some());
                 // Checkpoints of A.X K1 have a norm after experts for dense layers, too.
                 let norm = (self.model_type == "axk1").then_some("post_mlp_layernorm.weight");
-                unused.extend(others.map(|tensor| {
-                    let of_experts = norm.is_some_and(|norm| tensor.name.ends_with(norm));
-                    match of_experts || packed && tensor.name.ends_with(".bias") {
-                        true => Unused { tensor, part: UnusedPart::Needless },
-                        false => Unused { tensor, part: UnusedPart::Unknown },
+                for tensor in tensors {
+                    if known.contains(&tensor.name) {
+                        continue;
                     }
-                }));
+                    let of_experts = norm.is_some_and(|norm| tensor.name.ends_with(norm));
+                    let part = match of_experts || packed && tensor.name.ends_with(".bias") {
+                        true => UnusedPart::Needless,
+                        false => UnusedPart::Unknown,
+                    };
+                    unused.push(Unused { tensor, part });
+                }
             }
             Ok::<(), Infallible>(())
         });
-        for piece in manifest.pieces.iter().filter(|piece| !read.contains(&piece.id)) {
-            let extra = piece.id.kind() == PieceKind::Extra;
-            unused.extend(piece.tensors.iter().map(|tensor| {
-                let part = match extra {
-                    true => self.part_of(names, &tensor.name, &predicting),
-                    false => UnusedPart::Unknown,
+        for piece in &manifest.pieces {
+            if read.contains(&piece.id) {
+                continue;
+            }
+            for tensor in &piece.tensors {
+                let part = match piece.id.kind() {
+                    PieceKind::Extra => self.part_of(names, &tensor.name, &predicting),
+                    _ => UnusedPart::Unknown,
                 };
-                Unused { tensor, part }
-            }));
+                unused.push(Unused { tensor, part });
+            }
         }
         unused
     }
@@ -118,7 +126,9 @@ impl ModelSpec {
     /// The part of a tensor that has no place among the pieces.
     fn part_of(&self, names: Names, name: &str, predicting: &HashSet<u64>) -> UnusedPart {
         let in_layer = layer_of(names, name);
-        if in_layer.is_some_and(|(layer, _)| predicting.contains(&layer)) {
+        if let Some((layer, _)) = in_layer
+            && predicting.contains(&layer)
+        {
             return UnusedPart::Prediction;
         }
         if NEEDLESS.iter().any(|ending| name.ends_with(ending)) {
@@ -127,28 +137,30 @@ impl ModelSpec {
         if let Some((layer, rest)) = in_layer {
             // Published checkpoints contain keys and values of layers that use those of other
             // layers.
-            let layers = self.layers.get(layer as usize).map(|layer| &layer.mixer);
-            let lent = matches!(layers, Some(Mixer::Attention(attention))
+            let layer = self.layers.get(layer as usize);
+            let lent = matches!(layer, Some(LayerSpec { mixer: Mixer::Attention(attention), .. })
                 if matches!(attention.key_values, KeyValues::Of(_)));
-            let of_keys =
-                ["k_proj", "v_proj", "k_norm"].iter().any(|key| rest.split('.').any(|s| s == *key));
+            let of_keys = rest.split('.').any(|it| ["k_proj", "v_proj", "k_norm"].contains(&it));
             return match rest.ends_with(OF_IMAGES) {
                 true => UnusedPart::Images,
                 false if lent && of_keys => UnusedPart::Needless,
                 false => UnusedPart::Unknown,
             };
         }
-        let has = |words: &[&str]| words.iter().any(|word| name.contains(word));
-        if has(&["mtp"]) {
+        if name.contains("mtp") {
             UnusedPart::Prediction
-        } else if has(&["audio", "sound", "speech"]) {
+        } else if has_any(name, &["audio", "sound", "speech"]) {
             UnusedPart::Sound
-        } else if has(&["vis", "image", "vit_", "patch", "projector", "aligner"]) {
+        } else if has_any(name, &["vis", "image", "vit_", "patch", "projector", "aligner"]) {
             UnusedPart::Images
         } else {
             UnusedPart::Unknown
         }
     }
+}
+
+fn has_any(name: &str, words: &[&str]) -> bool {
+    words.iter().any(|word| name.contains(word))
 }
 
 /// Endings of tensors whose numbers are computed, checked elsewhere or used for rounded activations
@@ -206,9 +218,8 @@ fn beginning(name: &str) -> String {
 
 /// A name with `*` for its numbers.
 fn without_numbers(name: &str) -> String {
-    let part =
-        |part: &str| if part.parse::<u64>().is_ok() { "*".to_owned() } else { part.to_owned() };
-    name.split('.').map(part).collect::<Vec<_>>().join(".")
+    let parts = name.split('.').map(|part| if part.parse::<u64>().is_ok() { "*" } else { part });
+    parts.collect::<Vec<_>>().join(".")
 }
 
 /// Merges two names of the same form, with `*` for numbers that differ.
@@ -219,15 +230,22 @@ fn both(one: &str, other: &str) -> String {
 
 /// The layers for multi-token prediction, which first combine a hidden state with an embedding.
 fn predicting(names: Names, manifest: &Manifest) -> HashSet<u64> {
-    let extra = manifest.piece(PieceId::EXTRA).into_iter().flat_map(|piece| &piece.tensors);
-    let combining = extra.filter(|tensor| tensor.name.contains("eh_proj"));
-    combining.filter_map(|tensor| Some(layer_of(names, &tensor.name)?.0)).collect()
+    let mut layers = HashSet::new();
+    let Some(extra) = manifest.piece(PieceId::EXTRA) else { return layers };
+    for tensor in &extra.tensors {
+        if tensor.name.contains("eh_proj")
+            && let Some((layer, _)) = layer_of(names, &tensor.name)
+        {
+            layers.insert(layer);
+        }
+    }
+    layers
 }
 
 /// Number of the layer in the name of a tensor, from safetensors or GGUF files, and the rest of the
 /// name.
 fn layer_of(names: Names, name: &str) -> Option<(u64, &str)> {
-    let rest = names.in_layers(name).or_else(|| name.strip_prefix("blk."))?;
+    let rest = names.in_layers(name).or(name.strip_prefix("blk."))?;
     let (layer, rest) = rest.split_once('.')?;
     Some((layer.parse().ok()?, rest))
 }

@@ -20,7 +20,12 @@ pub struct DriveReadings {
 impl DriveReadings {
     /// The readings of the drive of a directory.
     pub fn of(dir: &Path) -> DriveReadings {
-        link(dir).and_then(|link| Some(of_device(&link.canonicalize().ok()?))).unwrap_or_default()
+        if let Some(link) = link(dir)
+            && let Ok(block) = link.canonicalize()
+        {
+            return of_device(&block);
+        }
+        DriveReadings::default()
     }
 }
 
@@ -43,45 +48,62 @@ fn link(_: &Path) -> Option<PathBuf> {
 fn of_device(block: &Path) -> DriveReadings {
     let mut layer = vec![block.to_owned()];
     for _ in 0..MOST_LAYERS {
-        let below: Vec<PathBuf> =
-            layer.iter().flat_map(|device| entries(&device.join("slaves"))).collect();
+        let mut below = Vec::new();
+        for device in &layer {
+            below.extend(entries(&device.join("slaves")));
+        }
         if below.is_empty() {
             break;
         }
         layer = below.into_iter().filter_map(|link| link.canonicalize().ok()).collect();
     }
-    layer.iter().map(|drive| of_drive(drive)).fold(DriveReadings::default(), |all, one| {
-        let warmest = if one.temperature > all.temperature { &one } else { &all };
-        let DriveReadings { temperature, warns_from, .. } = *warmest;
-        DriveReadings { temperature, warns_from, wear: all.wear.max(one.wear) }
-    })
+    let mut all = DriveReadings::default();
+    for drive in &layer {
+        let one = of_drive(drive);
+        if one.temperature > all.temperature {
+            all.temperature = one.temperature;
+            all.warns_from = one.warns_from;
+        }
+        all.wear = all.wear.max(one.wear);
+    }
+    all
 }
 
 /// The readings of a drive, or of a partition of it, from the nearest directories above that have them.
 fn of_drive(block: &Path) -> DriveReadings {
-    let devices =
-        || block.ancestors().take(MOST_LAYERS).take_while(|dir| *dir != Path::new("/sys/devices"));
-    let sensors = devices().flat_map(|dir| {
-        [dir.to_owned(), dir.join("hwmon"), dir.join("device/hwmon")].into_iter().flat_map(|dir| {
-            let of_sensor = |path: &PathBuf| {
-                path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"hwmon"))
-            };
-            entries(&dir).into_iter().filter(of_sensor).collect::<Vec<_>>()
-        })
-    });
-    let mut sensors = sensors.filter_map(|dir| Some((number(&dir.join("temp1_input"))?, dir)));
-    let (temperature, sensor) = sensors.next().unzip();
-    let wear = devices().find_map(|dir| {
-        // Tenths of the life, for each kind of memory.
-        let tenths = read_to_string(dir.join("device/life_time")).ok()?;
-        let tenths = tenths.split_whitespace().filter_map(|word| word.strip_prefix("0x"));
-        tenths.filter_map(|hex| u64::from_str_radix(hex, 16).ok()).max()
-    });
-    DriveReadings {
-        temperature,
-        warns_from: sensor.and_then(|dir| number(&dir.join("temp1_max"))),
-        wear: wear.filter(|tenths| (1..=11).contains(tenths)).map(|tenths| 10 * tenths),
+    let devices = block.ancestors().take(MOST_LAYERS);
+    let mut devices = devices.take_while(|dir| *dir != Path::new("/sys/devices"));
+    let mut readings = DriveReadings::default();
+    if let Some((temperature, sensor)) = devices.clone().find_map(sensor) {
+        readings.temperature = Some(temperature);
+        readings.warns_from = number(&sensor.join("temp1_max"));
     }
+    if let Some(tenths @ 1..=11) = devices.find_map(tenths_of_life) {
+        readings.wear = Some(10 * tenths);
+    }
+    readings
+}
+
+/// The temperature of a device, and the directory of its sensor.
+fn sensor(device: &Path) -> Option<(i64, PathBuf)> {
+    for dir in [device.to_owned(), device.join("hwmon"), device.join("device/hwmon")] {
+        for path in entries(&dir) {
+            let name = path.file_name().unwrap_or_default();
+            if name.as_encoded_bytes().starts_with(b"hwmon")
+                && let Some(temperature) = number(&path.join("temp1_input"))
+            {
+                return Some((temperature, path));
+            }
+        }
+    }
+    None
+}
+
+/// Tenths of a device's life that are used, the most of all kinds of memory in it.
+fn tenths_of_life(device: &Path) -> Option<u64> {
+    let tenths = read_to_string(device.join("device/life_time")).ok()?;
+    let tenths = tenths.split_whitespace().filter_map(|word| word.strip_prefix("0x"));
+    tenths.filter_map(|hex| u64::from_str_radix(hex, 16).ok()).max()
 }
 
 fn entries(dir: &Path) -> Vec<PathBuf> {

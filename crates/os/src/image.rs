@@ -21,17 +21,9 @@ impl OwnBytes {
     pub fn of(bytes: &'static [u8]) -> io::Result<OwnBytes> {
         let address = bytes.as_ptr() as u64;
         let maps = std::fs::read_to_string("/proc/self/maps")?;
-        // 7f00-7f20 r--p 00001000 fe:00 1234 /usr/bin/sws
-        let found = maps.lines().find_map(|line| {
-            let mut words = line.split_ascii_whitespace();
-            let (start, end) = words.next()?.split_once('-')?;
-            let number = |digits| u64::from_str_radix(digits, 16).ok();
-            let (start, end) = (number(start)?, number(end)?);
-            let offset = number(words.nth(1)?)?;
-            (start..end).contains(&address).then(|| address - start + offset)
-        });
-        let offset =
-            found.ok_or_else(|| io::Error::other("the program does not find its own file"))?;
+        let Some(offset) = maps.lines().find_map(|line| offset_in(line, address)) else {
+            return Err(io::Error::other("the program does not find its own file"));
+        };
         Ok(OwnBytes { program: std::fs::File::open("/proc/self/exe")?, offset })
     }
 
@@ -39,6 +31,18 @@ impl OwnBytes {
     pub fn read_exact_at(&self, into: &mut [u8], at: u64) -> io::Result<()> {
         crate::file::read_exact_at(&self.program, into, self.offset + at)
     }
+}
+
+/// Offset of an address in the file of a mapping, unless the mapping does not contain it.
+#[cfg(target_os = "linux")]
+fn offset_in(mapping: &str, address: u64) -> Option<u64> {
+    // 7f00-7f20 r--p 00001000 fe:00 1234 /usr/bin/sws
+    let mut words = mapping.split_ascii_whitespace();
+    let (start, end) = words.next()?.split_once('-')?;
+    let start = u64::from_str_radix(start, 16).ok()?;
+    let end = u64::from_str_radix(end, 16).ok()?;
+    let offset = u64::from_str_radix(words.nth(1)?, 16).ok()?;
+    if (start..end).contains(&address) { Some(address - start + offset) } else { None }
 }
 
 #[cfg(not(target_os = "linux"))]

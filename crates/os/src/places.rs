@@ -12,12 +12,12 @@ pub fn is_device_name(name: &str) -> bool {
         return true;
     }
     let stem = name.split('.').next().unwrap_or_default().trim_end().to_ascii_lowercase();
-    let is_port = |kind: &str| {
-        stem.strip_prefix(kind).is_some_and(|digit| {
-            matches!(digit, "1" | "2" | "3" | "4" | "5" | "6" | "7" | "8" | "9" | "¹" | "²" | "³")
-        })
-    };
-    DEVICES.contains(&&*stem) || is_port("com") || is_port("lpt")
+    let port = stem.strip_prefix("com").or(stem.strip_prefix("lpt"));
+    DEVICES.contains(&&*stem)
+        || matches!(
+            port,
+            Some("1" | "2" | "3" | "4" | "5" | "6" | "7" | "8" | "9" | "¹" | "²" | "³")
+        )
 }
 
 /// A user's directory for files of one kind: that of `variable` if it holds an absolute path, or else
@@ -27,8 +27,10 @@ pub fn of_user(
     variable: &str,
     below: &str,
 ) -> Option<PathBuf> {
-    let typed = get(variable).map(PathBuf::from).filter(|path| path.is_absolute());
-    typed.or_else(|| Some(home(get)?.join(below)))
+    match get(variable).map(PathBuf::from) {
+        Some(typed) if typed.is_absolute() => Some(typed),
+        _ => Some(home(get)?.join(below)),
+    }
 }
 
 /// The user's home directory, as an absolute path: of `HOME`, or on Windows `USERPROFILE`.

@@ -10,9 +10,12 @@ const LOGIT: &str = "<f4";
 
 /// The module of NumPy.
 pub(crate) fn numpy(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
-    py.import("numpy").map_err(|_| {
-        raised("logits and routes are NumPy arrays, and this Python has no numpy; install it with `pip install numpy`")
-    })
+    let Ok(numpy) = py.import("numpy") else {
+        return Err(raised(
+            "logits and routes are NumPy arrays, and this Python has no numpy; install it with `pip install numpy`",
+        ));
+    };
+    Ok(numpy)
 }
 
 /// A new array of these numbers, each of four bytes, with a dtype of NumPy.
@@ -62,7 +65,7 @@ impl LogitArray {
         }
         let written = Python::try_attach(|py| {
             for row in logits.chunks_exact(self.vocab) {
-                let numbers = row.iter().map(|logit| logit.to_le_bytes());
+                let numbers = row.iter().copied().map(f32::to_le_bytes);
                 let bytes = PyBytes::new_with(py, 4 * row.len(), |bytes| {
                     copy_numbers(numbers, bytes);
                     Ok(())
@@ -101,7 +104,7 @@ pub(crate) fn routes<'py>(
     let mut experts = Vec::with_capacity(layers * tokens * top_k);
     for layer in 0..layers {
         for token in 0..tokens {
-            experts.extend(trace.experts(token, layer).iter().map(|&expert| u32::from(expert)));
+            experts.extend(trace.experts(token, layer).iter().copied().map(u32::from));
         }
     }
     let experts = experts.into_iter().map(u32::to_le_bytes);

@@ -30,6 +30,11 @@ pub(crate) fn raised(error: impl std::fmt::Display) -> PyErr {
     Error::new_err(error.to_string())
 }
 
+/// The sentence of an error.
+pub(crate) fn sentence(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
 #[pymodule]
 fn _sws(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Error", module.py().get_type::<Error>())?;

@@ -81,11 +81,11 @@ impl PyModel {
     fn logit_array(&self, rows: usize) -> PyResult<LogitArray> {
         let ModelFacts { reserve, vocab, .. } = self.facts;
         let bytes = 4 * vocab as u64 * rows as u64;
-        match reserve.filter(|&reserve| bytes > reserve) {
-            None => Python::attach(|py| LogitArray::new(py, rows, vocab)),
-            Some(reserve) => Err(raised(format!(
+        match reserve {
+            Some(reserve) if bytes > reserve => Err(raised(format!(
                 "logits of {rows} tokens take {bytes} bytes, and the budget reserves {reserve} for this program; ask for fewer tokens, or open the model with reserve={bytes}"
             ))),
+            _ => Python::attach(|py| LogitArray::new(py, rows, vocab)),
         }
     }
 
@@ -138,14 +138,16 @@ impl PyModel {
             let facts = move |loaded: &mut LoadedModel| {
                 let model = loaded.model().clone();
                 let defaults = model.generation(&GenerationOptions::default())?;
-                let template = loaded.text().template();
-                let has_switch = template.is_none_or(|template| template.thinking(false).is_some());
+                let has_switch = match loaded.text().template() {
+                    Some(template) => template.thinking(false).is_some(),
+                    None => true,
+                };
                 Ok(ModelFacts {
                     text: Mutex::new(loaded.text().clone()),
                     gauge: loaded.gauge(),
                     limit: loaded.limit(),
                     all_logits,
-                    reserve: loaded.plan().map(|_| heap),
+                    reserve: loaded.plan().is_some().then_some(heap),
                     warnings: loaded.warnings().iter().map(ToString::to_string).collect(),
                     stop_tokens: defaults.stop_tokens,
                     vocab: loaded.causal_lm().vocab(),
@@ -256,7 +258,8 @@ impl PyModel {
         }
         py.detach(|| {
             let defaults = self.facts.model.defaults().map_err(raised)?;
-            let (mut requests, mut seeds) = (Vec::new(), Vec::new());
+            let mut requests = Vec::new();
+            let mut seeds = Vec::new();
             for text in texts {
                 let mut options = options.clone();
                 seeds.push(seeded(&defaults, &mut options)?.sampling.drawing_seed());
@@ -280,8 +283,14 @@ impl PyModel {
             recorder.logits = Some(self.logit_array(tokens.len())?);
             self.scored(tokens, recorder)
         })?;
-        let logits = recorder.logits.map(|logits| logits.array(py)).transpose()?;
-        let routes = recorder.routes.map(|routes| arrays::routes(py, &routes)).transpose()?;
+        let logits = match recorder.logits {
+            Some(logits) => Some(logits.array(py)?),
+            None => None,
+        };
+        let routes = match recorder.routes {
+            Some(routes) => Some(arrays::routes(py, &routes)?),
+            None => None,
+        };
         Ok((logits, routes))
     }
 
@@ -294,7 +303,7 @@ impl PyModel {
             let mut recorder = Recorder::default();
             recorder.ranks = Some(Ranks::new(tokens.clone(), self.facts.vocab, top));
             let recorder = self.scored(tokens, recorder)?;
-            let ranks = recorder.ranks.map_or(Vec::new(), |ranks| ranks.ranks);
+            let Some(Ranks { ranks, .. }) = recorder.ranks else { return Ok(Vec::new()) };
             Ok(ranks.into_iter().map(PyRank::from).collect())
         })
     }
@@ -377,8 +386,10 @@ impl PyModel {
             score(model, &tokens, &mut recorder)?;
             Ok(recorder)
         })?;
-        recorder.failure().map_or(Ok(()), |sentence| Err(raised(sentence)))?;
-        Ok(recorder)
+        match recorder.failure() {
+            Some(sentence) => Err(raised(sentence)),
+            None => Ok(recorder),
+        }
     }
 }
 
@@ -400,7 +411,10 @@ fn conversation(
     if let Some(think) = think {
         conversation.set_thinking(think);
     }
-    let question = messages.pop().map_or(String::new(), |question| question.content);
+    let question = match messages.pop() {
+        Some(question) => question.content,
+        None => String::new(),
+    };
     conversation.set_messages(messages);
     Ok((conversation, question))
 }

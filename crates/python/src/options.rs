@@ -33,10 +33,13 @@ impl<'a, 'py> FromPyObject<'a, 'py> for TextOrTokens {
             true => Err(PyTypeError::new_err("bytes are neither; decode them")),
             false => given.extract(),
         };
-        tokens.map(TextOrTokens::Tokens).map_err(|error| {
-            let error = error.value(given.py());
-            PyTypeError::new_err(format!("a text is a str or a list of tokens: {error}"))
-        })
+        match tokens {
+            Ok(tokens) => Ok(TextOrTokens::Tokens(tokens)),
+            Err(error) => {
+                let error = error.value(given.py());
+                Err(PyTypeError::new_err(format!("a text is a str or a list of tokens: {error}")))
+            }
+        }
     }
 }
 
@@ -75,24 +78,31 @@ struct Given<'py> {
 
 /// The options that are given.
 fn all<'py>(options: Option<&Bound<'py, PyDict>>) -> PyResult<Vec<Given<'py>>> {
-    let read = |(name, value): (Bound<'py, PyAny>, _)| Ok(Given { name: name.extract()?, value });
-    options.into_iter().flatten().map(read).collect()
+    let mut all = Vec::new();
+    for (name, value) in options.into_iter().flatten() {
+        all.push(Given { name: name.extract()?, value });
+    }
+    Ok(all)
 }
 
 impl<'py> Given<'py> {
     /// The value. An error names the option.
     fn read<'a, T: FromPyObject<'a, 'py>>(&'a self) -> PyResult<T> {
         let Given { name, value } = self;
-        value.extract().map_err(|error: T::Error| {
-            let error: PyErr = error.into();
-            let error = error.value(value.py()).to_string();
-            let error = error.lines().next().unwrap_or_default();
-            let shown = value.repr().map_or(String::new(), |shown| shown.to_string());
-            let shown: String = shown.chars().take(40).collect();
-            raised(format!(
-                "`{name}` cannot be {shown}: {error}; sws/__init__.pyi has the types of options"
-            ))
-        })
+        let error: PyErr = match value.extract::<T>() {
+            Ok(read) => return Ok(read),
+            Err(error) => error.into(),
+        };
+        let error = error.value(value.py()).to_string();
+        let error = error.lines().next().unwrap_or_default();
+        let shown = match value.repr() {
+            Ok(shown) => shown.to_string(),
+            Err(_) => String::new(),
+        };
+        let shown: String = shown.chars().take(40).collect();
+        Err(raised(format!(
+            "`{name}` cannot be {shown}: {error}; sws/__init__.pyi has the types of options"
+        )))
     }
 
     /// A number from 1 on; `None` for the default.
@@ -144,8 +154,10 @@ impl ModelOptions {
                 "reader" => options.reader = given.word()?,
                 "max_disk_rate" => {
                     let rate: Option<Amount> = given.read()?;
-                    options.max_disk_rate =
-                        rate.map(|rate| bytes(&given.name, rate)).transpose()?;
+                    options.max_disk_rate = match rate {
+                        Some(rate) => Some(bytes(&given.name, rate)?),
+                        None => None,
+                    };
                 }
                 "proposals" => options.speculative = given.read()?,
                 "policy" => options.streaming.policy = given.word()?,
@@ -237,20 +249,10 @@ pub(crate) fn messages(given: &Bound<'_, PyAny>) -> PyResult<Vec<Message>> {
     for message in given.try_iter()? {
         let message = message?;
         let message = message.cast::<PyMapping>()?;
-        let field = |name: &str| -> PyResult<Option<String>> {
-            if message.contains(name)? { message.get_item(name)?.extract() } else { Ok(None) }
-        };
-        let needed = |name: &str| {
-            field(name)?.ok_or_else(|| {
-                PyValueError::new_err(format!(
-                    "a message has a `role` and a `content`, and one lacks `{name}`"
-                ))
-            })
-        };
-        let reasoning_content = field("reasoning_content")?;
+        let reasoning_content = field(message, "reasoning_content")?;
         messages.push(Message {
             reasoning_content,
-            ..Message::new(needed("role")?, needed("content")?)
+            ..Message::new(needed(message, "role")?, needed(message, "content")?)
         });
     }
     match messages.last() {
@@ -259,6 +261,19 @@ pub(crate) fn messages(given: &Bound<'_, PyAny>) -> PyResult<Vec<Message>> {
             "the last of the messages is one of the user, which is answered",
         )),
     }
+}
+
+fn field(message: &Bound<'_, PyMapping>, name: &str) -> PyResult<Option<String>> {
+    if message.contains(name)? { message.get_item(name)?.extract() } else { Ok(None) }
+}
+
+fn needed(message: &Bound<'_, PyMapping>, name: &str) -> PyResult<String> {
+    let Some(value) = field(message, name)? else {
+        return Err(PyValueError::new_err(format!(
+            "a message has a `role` and a `content`, and one lacks `{name}`"
+        )));
+    };
+    Ok(value)
 }
 
 fn unknown(name: &str) -> PyErr {
@@ -282,8 +297,10 @@ fn bytes(name: &str, amount: Amount) -> PyResult<u64> {
 }
 
 fn kv(word: &str) -> PyResult<KvPrecision> {
-    let found = KvPrecision::ALL.into_iter().find(|kv| kv.name() == word);
-    found.ok_or_else(|| {
-        raised(format!("keys and values are kept in f32, bf16 or q8, not in {word}"))
-    })
+    for kv in KvPrecision::ALL {
+        if kv.name() == word {
+            return Ok(kv);
+        }
+    }
+    Err(raised(format!("keys and values are kept in f32, bf16 or q8, not in {word}")))
 }

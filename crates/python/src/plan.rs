@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::{Map, Value, json};
-use sws::{Model, PerToken};
+use sws::{Model, PerToken, SlotClass};
 
 use crate::options::ModelOptions;
 use crate::{json as to_python, raised};
@@ -30,10 +30,11 @@ fn planned(path: &std::path::Path, options: ModelOptions) -> sws::Result<Value> 
         planning.planner.set_hits(hits);
     }
     let plan = planning.planner.plan(planning.ram).map_err(|error| model.error(error))?;
-    let ledger: Map<String, Value> =
-        plan.ledger.lines().map(|(what, bytes)| (what.name().to_owned(), bytes.into())).collect();
+    let mut ledger: Map<String, Value> = Map::new();
+    for (what, bytes) in plan.ledger.lines() {
+        ledger.insert(what.name().to_owned(), bytes.into());
+    }
     let PerToken { experts, hit_rate, .. } = plan.per_token;
-    let count = |classes: &[sws::SlotClass]| classes.iter().map(|class| class.count).sum::<usize>();
     Ok(json!({
         "model": path,
         "weight_bytes": planning.planner.weights(),
@@ -51,4 +52,8 @@ fn planned(path: &std::path::Path, options: ModelOptions) -> sws::Result<Value> 
             "read_bytes_per_token": plan.per_token.read(),
         },
     }))
+}
+
+fn count(classes: &[SlotClass]) -> usize {
+    classes.iter().map(|class| class.count).sum()
 }

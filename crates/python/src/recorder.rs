@@ -30,8 +30,9 @@ impl Recorder {
         let mut layers = 0;
         self.places = Vec::with_capacity(spec.visits());
         for layer in spec.in_order() {
-            self.places.push(layer.moe().map(|_| layers));
-            layers += usize::from(layer.moe().is_some());
+            let is_moe = layer.moe().is_some();
+            self.places.push(is_moe.then_some(layers));
+            layers += usize::from(is_moe);
         }
         self.experts = vec![Vec::new(); layers];
         let experts = spec.moes().map(|moe| moe.experts).max().unwrap_or(0);

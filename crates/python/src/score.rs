@@ -47,7 +47,9 @@ impl Ranks {
     pub(crate) fn take(&mut self, first: usize, logits: &[f32]) {
         let Ranks { tokens, vocab, top, ranks } = self;
         for (position, row) in (first..).zip(logits.chunks_exact(*vocab)) {
-            ranks.extend(tokens.get(position + 1).map(|&token| Rank::of(row, token, *top)));
+            if let Some(&token) = tokens.get(position + 1) {
+                ranks.push(Rank::of(row, token, *top));
+            }
         }
     }
 }

@@ -91,7 +91,7 @@ impl TextEnd {
         (made, failure): (Generated, Option<String>),
         recorder: Recorder,
     ) -> TextEnd {
-        let failure = failure.or_else(|| recorder.failure().cloned());
+        let failure = failure.or(recorder.failure().cloned());
         let Recorder { mut routes, logits, .. } = recorder;
         if let Some(routes) = &mut routes {
             routes.end_sequence();
@@ -101,7 +101,7 @@ impl TextEnd {
             failure,
             // Numbers, names and lists have a form in JSON.
             details: to_string(&model.metrics(&made)).unwrap_or_default(),
-            counters: model.gauge().map(|gauge| gauge.read()),
+            counters: model.gauge().as_ref().map(Gauge::read),
             routes,
             logits,
             is_looped: model.model().spec().looped.is_some(),
@@ -110,7 +110,10 @@ impl TextEnd {
 
     /// Refuses a text that has failed, with its sentence.
     fn check(&self) -> PyResult<()> {
-        self.failure.as_ref().map_or(Ok(()), |sentence| Err(raised(sentence)))
+        match &self.failure {
+            Some(sentence) => Err(raised(sentence)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -127,7 +130,8 @@ impl PyText {
         let steps = worker.begin(&cancel, work)?;
         let TextFacts { gauge, seed } = facts;
         let began = gauge.as_ref().map(Gauge::read);
-        let (steps, so_far) = (Mutex::new(Some(steps)), Mutex::default());
+        let steps = Mutex::new(Some(steps));
+        let so_far = Mutex::default();
         let process = worker.process();
         Ok(PyText { steps, so_far, cancel, process, gauge, began, seed })
     }
@@ -138,7 +142,10 @@ impl PyText {
         self.process.check()?;
         let mut steps = lock(&self.steps);
         let Some(running) = &*steps else {
-            return lock(&self.so_far).end.as_ref().map_or(Ok(()), TextEnd::check).map(|()| None);
+            if let Some(end) = &lock(&self.so_far).end {
+                end.check()?;
+            }
+            return Ok(None);
         };
         match running.next() {
             Ok(step) => match self.absorb(step) {
@@ -189,14 +196,16 @@ impl PyText {
     /// Returns a record of a text that is over.
     fn recorded<T>(&self, of: impl FnOnce(&TextEnd) -> Option<T>, option: &str) -> PyResult<T> {
         let so_far = lock(&self.so_far);
-        let end =
-            so_far.end.as_ref().ok_or_else(|| PyValueError::new_err("the text is not over"))?;
+        let Some(end) = &so_far.end else {
+            return Err(PyValueError::new_err("the text is not over"));
+        };
         end.check()?;
-        of(end).ok_or_else(|| {
-            PyValueError::new_err(format!(
+        let Some(record) = of(end) else {
+            return Err(PyValueError::new_err(format!(
                 "nothing of this was recorded; ask for it with {option}=True"
-            ))
-        })
+            )));
+        };
+        Ok(record)
     }
 }
 
@@ -275,7 +284,8 @@ impl PyText {
     #[getter]
     fn end(&self) -> Option<String> {
         let so_far = lock(&self.so_far);
-        so_far.end.as_ref().map(|end| match end.failure {
+        let end = so_far.end.as_ref()?;
+        Some(match end.failure {
             Some(_) => "failed".to_owned(),
             None => end_name(end.end),
         })
@@ -286,17 +296,20 @@ impl PyText {
     fn metrics(&self) -> Option<PyMetrics> {
         let began = self.began.as_ref()?;
         let so_far = lock(&self.so_far);
-        match so_far.end.as_ref().and_then(|end| end.counters.as_ref()) {
-            Some(counters) => Some(PyMetrics::between(began, counters)),
-            None => Some(PyMetrics::between(began, &self.gauge.as_ref()?.read())),
+        if let Some(TextEnd { counters: Some(counters), .. }) = &so_far.end {
+            return Some(PyMetrics::between(began, counters));
         }
+        Some(PyMetrics::between(began, &self.gauge.as_ref()?.read()))
     }
 
     /// The metrics of `sws run --json`; None before the end.
     #[getter]
     fn details<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let details = lock(&self.so_far).end.as_ref().map(|end| end.details.clone());
-        details.map(|details| json::object(py, &details)).transpose()
+        let details = match &lock(&self.so_far).end {
+            Some(end) => end.details.clone(),
+            None => return Ok(None),
+        };
+        Ok(Some(json::object(py, &details)?))
     }
 
     /// The experts of each layer and token.
@@ -309,8 +322,7 @@ impl PyText {
     /// The logits from which each token was chosen. It is the same memory each time.
     #[getter]
     fn logits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let share = |end: &TextEnd| end.logits.as_ref().map(|logits| logits.share(py));
-        self.recorded(share, "logits")?.array(py)
+        self.recorded(|end| Some(end.logits.as_ref()?.share(py)), "logits")?.array(py)
     }
 
     /// The routes as the contents of a file for `sws replay`.
@@ -344,15 +356,22 @@ impl PyMetrics {
         // The time that Python takes between two tokens is not counted.
         let seconds = after.passes.saturating_sub(before.passes).as_secs_f64();
         let tokens = metrics.tokens;
-        let layers = &metrics.experts.layers;
+        let mut hits = 0;
+        let mut late = 0;
+        let mut misses = 0;
+        for layer in &metrics.experts.layers {
+            hits += layer.hits;
+            late += layer.late;
+            misses += layer.misses;
+        }
         PyMetrics {
             tokens,
             seconds,
             tokens_per_second: if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 },
             bytes_read: metrics.disk.bytes,
-            hits: layers.iter().map(|layer| layer.hits).sum(),
-            late: layers.iter().map(|layer| layer.late).sum(),
-            misses: layers.iter().map(|layer| layer.misses).sum(),
+            hits,
+            late,
+            misses,
         }
     }
 }

@@ -4,10 +4,11 @@ use std::sync::{Arc, Mutex};
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
+use serde_json::Value;
 use sws::{Cancel, End, Generated, LoadedModel, Request};
 
-use crate::raised;
 use crate::worker::{ModelThread, PendingSteps, Process, Step, lock};
+use crate::{raised, sentence};
 
 /// A text that is over, with its number among the prompts.
 #[pyclass(frozen, get_all, name = "Generated", module = "sws")]
@@ -48,14 +49,15 @@ impl PyTexts {
             asked.begun();
             while asked.is_wanted() {
                 let Some((number, made)) = texts.next() else { break };
-                asked.item((number, made.map_err(|error| error.to_string())));
+                asked.item((number, made.map_err(sentence)));
             }
             // Texts that nobody waits for end.
             cancelled.cancel();
             texts.for_each(drop);
             Ok(())
         })?;
-        let (steps, process) = (Mutex::new(Some(steps)), worker.process());
+        let steps = Mutex::new(Some(steps));
+        let process = worker.process();
         Ok(PyTexts { steps, seeds, cancel, process })
     }
 
@@ -131,6 +133,8 @@ impl PyGenerated {
 
 /// The name of an end in JSON.
 pub(crate) fn end_name(end: End) -> String {
-    let json = serde_json::to_value(end);
-    json.ok().and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default()
+    match serde_json::to_value(end) {
+        Ok(Value::String(name)) => name,
+        _ => String::new(),
+    }
 }

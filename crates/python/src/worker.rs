@@ -11,7 +11,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use sws::{Cancel, LoadedModel};
 
-use crate::raised;
+use crate::{raised, sentence};
 
 /// Time between two looks at signals while work is waited for.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -105,11 +105,7 @@ impl ModelThread {
         let run = move || {
             // Dropped after the model.
             let _frees: Sender<()> = frees;
-            let opened = open().and_then(|mut model| {
-                let facts = facts(&mut model)?;
-                Ok((model, facts))
-            });
-            let mut model = match opened {
+            let mut model = match opened(open, facts) {
                 Ok((model, facts)) => {
                     let _ = reply.send(Ok(facts));
                     model
@@ -127,9 +123,11 @@ impl ModelThread {
             }
         };
         let thread = std::thread::Builder::new().name("sws-model".to_owned()).spawn(run);
-        thread.map_err(|e| {
-            raised(format!("no thread can be started for the model: {e}; raise `ulimit -u`"))
-        })?;
+        if let Err(e) = thread {
+            return Err(raised(format!(
+                "no thread can be started for the model: {e}; raise `ulimit -u`"
+            )));
+        }
         let facts = wait(&answer, cancel, &closing)?.map_err(raised)?;
         let worker = ModelThread {
             jobs: Mutex::new(Some(jobs)),
@@ -158,11 +156,14 @@ impl ModelThread {
         self.send(cancel, move |model| {
             // Nobody waits any more for what was cancelled before it began.
             if !cancelled.is_cancelled() {
-                let _ = reply.send(work(model).map_err(|error| error.to_string()));
+                let _ = reply.send(work(model).map_err(sentence));
             }
         })?;
-        wait(&answer, cancel, &self.closing)?
-            .map_err(|sentence| raised(if self.closing.is_closing() { CLOSED } else { &sentence }))
+        match wait(&answer, cancel, &self.closing)? {
+            Ok(done) => Ok(done),
+            Err(_) if self.closing.is_closing() => Err(raised(CLOSED)),
+            Err(sentence) => Err(raised(sentence)),
+        }
     }
 
     /// Begins work that goes on by steps, each as it is asked for.
@@ -178,8 +179,10 @@ impl ModelThread {
         self.send(cancel, move |model| {
             let asked = StepRequests { asks: asked, reply, closing };
             if !cancelled.is_cancelled() {
-                let ended = work(model, &asked);
-                let last = ended.map_or_else(|e| Step::Failed(e.to_string()), Step::Over);
+                let last = match work(model, &asked) {
+                    Ok(done) => Step::Over(done),
+                    Err(error) => Step::Failed(error.to_string()),
+                };
                 let _ = asked.reply.send(last);
             }
         })?;
@@ -204,7 +207,7 @@ impl ModelThread {
         }
         self.begin_to_close();
         while !self.is_freed() {
-            Python::attach(|py| py.check_signals())?;
+            check_signals()?;
         }
         Ok(())
     }
@@ -227,12 +230,16 @@ impl ModelThread {
     ) -> PyResult<()> {
         self.process.check()?;
         // The work of this thread would wait for itself.
-        if lock(&self.stepping).is_some_and(|(thread, _)| thread == std::thread::current().id()) {
+        let this = std::thread::current().id();
+        if matches!(*lock(&self.stepping), Some((thread, _)) if thread == this) {
             return Err(raised(BUSY));
         }
         let job = ModelJob { cancel: cancel.clone(), work: Box::new(work) };
         match &*lock(&self.jobs) {
-            Some(jobs) => jobs.send(job).map_err(|_| raised(GONE)),
+            Some(jobs) => match jobs.send(job) {
+                Ok(()) => Ok(()),
+                Err(_) => Err(raised(GONE)),
+            },
             None => Err(raised(CLOSED)),
         }
     }
@@ -328,10 +335,25 @@ impl<I, O> PendingSteps<I, O> {
 impl<I, O> Drop for PendingSteps<I, O> {
     fn drop(&mut self) {
         let mut stepping = lock(&self.worker.stepping);
-        if stepping.is_some_and(|(_, number)| number == self.number) {
+        if matches!(*stepping, Some((_, number)) if number == self.number) {
             *stepping = None;
         }
     }
+}
+
+/// Opens a model. Returns it with facts about it.
+fn opened<T>(
+    open: impl FnOnce() -> sws::Result<LoadedModel>,
+    facts: impl FnOnce(&mut LoadedModel) -> sws::Result<T>,
+) -> sws::Result<(LoadedModel, T)> {
+    let mut model = open()?;
+    let facts = facts(&mut model)?;
+    Ok((model, facts))
+}
+
+/// Raises a signal that Python handles.
+fn check_signals() -> PyResult<()> {
+    Python::attach(|py| py.check_signals())
 }
 
 /// Waits for an answer. A signal that Python handles, such as that of Ctrl-C, cancels the work, and is
@@ -344,7 +366,7 @@ fn wait<T>(answers: &Receiver<T>, cancel: &Cancel, closing: &Closing) -> PyResul
                 return Err(raised(if closing.is_closing() { CLOSED } else { GONE }));
             }
             Err(RecvTimeoutError::Timeout) => {
-                if let Err(signal) = Python::attach(|py| py.check_signals()) {
+                if let Err(signal) = check_signals() {
                     cancel.cancel();
                     return Err(signal);
                 }

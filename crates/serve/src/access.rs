@@ -35,7 +35,9 @@ pub(crate) fn check(
     let host = host.unwrap_or_default();
     let path = uri.path();
     // To a browser, requests of a foreign page can look harmless, so it sends them.
-    if let Some(origin) = headers.get(ORIGIN).filter(|_| cors::allowed(config, headers).is_none()) {
+    if let Some(origin) = headers.get(ORIGIN)
+        && cors::allowed(config, headers).is_none()
+    {
         let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
         if origin.is_none_or(|(_, from)| !from.eq_ignore_ascii_case(host)) {
             return Err(Failure::forbidden(

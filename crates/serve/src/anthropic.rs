@@ -105,8 +105,8 @@ impl MessagesRequest {
 }
 
 /// The request fields of this interface, without those that all interfaces share.
-pub(crate) fn fields() -> [&'static [&'static str]; 1] {
-    [names::<MessagesRequest>()]
+pub(crate) fn fields() -> Vec<&'static [&'static str]> {
+    vec![names::<MessagesRequest>()]
 }
 
 /// Prepares the answer to a request.

@@ -111,8 +111,13 @@ impl ChatRequest {
 }
 
 /// The request fields of this interface, without those that all interfaces share.
-pub(crate) fn fields() -> [&'static [&'static str]; 2] {
-    [names::<ChatRequest>(), names::<StructuredFields>()]
+pub(crate) fn fields() -> Vec<&'static [&'static str]> {
+    vec![names::<ChatRequest>(), names::<StructuredFields>()]
+}
+
+/// The fields of a chat that is only rendered.
+pub(crate) fn rendered_fields() -> Vec<&'static [&'static str]> {
+    vec![names::<ChatRequest>()]
 }
 
 /// The texts that answer a chat, and the parts of the answer.

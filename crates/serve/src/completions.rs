@@ -131,8 +131,8 @@ impl<'de> Deserialize<'de> for PromptEntry {
 }
 
 /// The request fields of this interface, without those that all interfaces share.
-pub(crate) fn fields() -> [&'static [&'static str]; 2] {
-    [names::<CompletionRequest>(), names::<StructuredFields>()]
+pub(crate) fn fields() -> Vec<&'static [&'static str]> {
+    vec![names::<CompletionRequest>(), names::<StructuredFields>()]
 }
 
 /// The texts of a completion, and the parts of its answer.

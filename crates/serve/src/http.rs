@@ -3,8 +3,8 @@
 use std::convert::Infallible;
 use std::future::{pending, poll_fn};
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -225,68 +225,72 @@ const GET: &str = "get";
 const POST: &str = "post";
 const DELETE: &str = "delete";
 
-const CHAT: RouteFields = RouteFields::All(|| chat::fields().to_vec());
-const RENDERED: RouteFields = RouteFields::Own(|| chat::fields()[..1].to_vec());
-const COMPLETION: RouteFields = RouteFields::All(|| completions::fields().to_vec());
-const INFILL: RouteFields = RouteFields::All(|| infill::fields().to_vec());
-const MESSAGE: RouteFields = RouteFields::All(|| anthropic::fields().to_vec());
-const COUNTED: RouteFields = RouteFields::Own(|| anthropic::fields().to_vec());
-const RESPONSE: RouteFields = RouteFields::All(|| responses::fields().to_vec());
+const CHAT: RouteFields = RouteFields::All(chat::fields);
+const RENDERED: RouteFields = RouteFields::Own(chat::rendered_fields);
+const COMPLETION: RouteFields = RouteFields::All(completions::fields);
+const INFILL: RouteFields = RouteFields::All(infill::fields);
+const MESSAGE: RouteFields = RouteFields::All(anthropic::fields);
+const COUNTED: RouteFields = RouteFields::Own(anthropic::fields);
+const RESPONSE: RouteFields = RouteFields::All(responses::fields);
 const OLLAMA_CHAT: RouteFields = RouteFields::Own(ollama::chat_fields);
 const GENERATE: RouteFields = RouteFields::Own(ollama::generate_fields);
 const EMBEDDINGS: RouteFields = RouteFields::Own(embeddings::fields);
 const EMBED: RouteFields = RouteFields::Own(embeddings::ollama_fields);
 const SHOW: RouteFields = RouteFields::Own(ollama::show_fields);
-const COUNTED_RESPONSE: RouteFields = RouteFields::Own(|| responses::fields().to_vec());
-const TOKENIZE: RouteFields = RouteFields::Own(|| vec![info::tokenize_fields()]);
-const DETOKENIZE: RouteFields = RouteFields::Own(|| vec![info::detokenize_fields()]);
+const COUNTED_RESPONSE: RouteFields = RouteFields::Own(responses::fields);
+const TOKENIZE: RouteFields = RouteFields::Own(info::tokenize_fields);
+const DETOKENIZE: RouteFields = RouteFields::Own(info::detokenize_fields);
 
 /// All endpoints, from which the router, logs and `/openapi.json` are derived.
+pub(crate) static ROUTES: LazyLock<[Route; 42]> = LazyLock::new(table);
+
 #[rustfmt::skip]
-pub(crate) static ROUTES: [Route; 42] = [
-    Route::new(GET, "/", "a page about the server", || get(page)),
-    Route::new(GET, "/page.css", "styles of the page", || get(styles)),
-    Route::new(GET, "/page.js", "program of the page", || get(program)),
-    Route::new(GET, "/openapi.json", "this description", || get(description)),
-    Route::new(GET, "/health", "whether the model is loaded", || get(health)),
-    Route::new(GET, "/v1/health", "the same", || get(health)),
-    Route::new(GET, "/v1/models", "the models", || get(models)),
-    Route::new(GET, "/models", "the same", || get(models)),
-    Route::new(GET, "/v1/models/{*id}", "a model by its id", || get(one_model)),
-    Route::new(GET, "/props", "context, budget, fingerprint; of the model `?model=ID`", || get(props)),
-    Route::new(GET, "/metrics", "counters for Prometheus", || get(metrics)),
-    Route::new(GET, "/events", "a stream of what the engine does", || get(events)),
-    Route::new(GET, "/v1/requests", "requests that wait and run", || get(requests)),
-    Route::new(DELETE, "/v1/requests/{id}", "cancel a request", || delete(cancel)),
-    Route::new(POST, "/v1/requests/{id}/cancel", "cancel a request", || post(cancel)),
-    Route::new(GET, "/tokenizer_info", "special tokens and the chat template", || get(tokenizer_info)),
-    Route::new(POST, "/tokenize", "text to token ids", || post(tokenize)).with(TOKENIZE),
-    Route::new(POST, "/detokenize", "token ids to text", || post(detokenize)).with(DETOKENIZE),
-    Route::new(POST, "/apply-template", "a chat as the text that the model gets", || post(apply_template)).with(RENDERED),
-    Route::new(POST, "/v1/completions", "continue texts", || post(completion)).with(COMPLETION),
-    Route::new(POST, "/completion", "continue a text, in the form of llama.cpp", || post(continued)).with(COMPLETION),
-    Route::new(POST, "/infill", "fill in a text before a suffix, in the form of llama.cpp", || post(fill)).with(INFILL),
-    Route::new(POST, "/v1/chat/completions", "answer a chat", || post(chat)).with(CHAT),
-    Route::new(POST, "/chat/completions", "the same", || post(chat)).with(CHAT),
-    Route::new(POST, "/v1/responses", "answer a chat in the form of OpenAI's Responses", || post(response)).with(RESPONSE),
-    Route::new(POST, "/v1/responses/input_tokens", "count the tokens of a response's input", || post(count_response)).with(COUNTED_RESPONSE),
-    Route::new(GET, "/v1/responses/{id}", "a response that was kept", || get(kept_response)),
-    Route::new(DELETE, "/v1/responses/{id}", "forget a response", || delete(delete_response)),
-    Route::new(POST, "/v1/messages", "answer a chat in Anthropic's form", || post(message)).with(MESSAGE),
-    Route::new(POST, "/v1/messages/count_tokens", "count the tokens of a chat", || post(count)).with(COUNTED),
-    Route::new(POST, "/v1/embeddings", "texts as vectors, with a model made for that", || post(embeddings)).with(EMBEDDINGS),
-    Route::new(GET, "/api/version", "the version, in the form of Ollama", || get(ollama_version)),
-    Route::new(GET, "/api/tags", "the models", || get(ollama_tags)),
-    Route::new(GET, "/api/ps", "the loaded model and its memory", || get(ollama_running)),
-    Route::new(POST, "/api/show", "facts about the model", || post(ollama_show)).with(SHOW),
-    Route::new(POST, "/api/chat", "answer a chat in Ollama's form", || post(ollama_chat)).with(OLLAMA_CHAT),
-    Route::new(POST, "/api/generate", "answer a prompt in Ollama's form", || post(ollama_generate)).with(GENERATE),
-    Route::new(POST, "/api/embed", "texts as vectors, in Ollama's form", || post(embed)).with(EMBED),
-    Route::new(POST, "/api/embeddings", "the same for one prompt", || post(embed)).with(EMBED),
-    Route::new(POST, "/api/pull", "refused: `sws pull` downloads models", || post(ollama_models)),
-    Route::new(POST, "/api/create", "refused: `sws shard` makes models", || post(ollama_models)),
-    Route::new(DELETE, "/api/delete", "refused: `sws rm` removes models", || delete(ollama_models)),
-];
+fn table() -> [Route; 42] {
+    [
+        Route::new(GET, "/", "a page about the server", get(page)),
+        Route::new(GET, "/page.css", "styles of the page", get(styles)),
+        Route::new(GET, "/page.js", "program of the page", get(program)),
+        Route::new(GET, "/openapi.json", "this description", get(description)),
+        Route::new(GET, "/health", "whether the model is loaded", get(health)),
+        Route::new(GET, "/v1/health", "the same", get(health)),
+        Route::new(GET, "/v1/models", "the models", get(models)),
+        Route::new(GET, "/models", "the same", get(models)),
+        Route::new(GET, "/v1/models/{*id}", "a model by its id", get(one_model)),
+        Route::new(GET, "/props", "context, budget, fingerprint; of the model `?model=ID`", get(props)),
+        Route::new(GET, "/metrics", "counters for Prometheus", get(metrics)),
+        Route::new(GET, "/events", "a stream of what the engine does", get(events)),
+        Route::new(GET, "/v1/requests", "requests that wait and run", get(requests)),
+        Route::new(DELETE, "/v1/requests/{id}", "cancel a request", delete(cancel)),
+        Route::new(POST, "/v1/requests/{id}/cancel", "cancel a request", post(cancel)),
+        Route::new(GET, "/tokenizer_info", "special tokens and the chat template", get(tokenizer_info)),
+        Route::new(POST, "/tokenize", "text to token ids", post(tokenize)).with(TOKENIZE),
+        Route::new(POST, "/detokenize", "token ids to text", post(detokenize)).with(DETOKENIZE),
+        Route::new(POST, "/apply-template", "a chat as the text that the model gets", post(apply_template)).with(RENDERED),
+        Route::new(POST, "/v1/completions", "continue texts", post(completion)).with(COMPLETION),
+        Route::new(POST, "/completion", "continue a text, in the form of llama.cpp", post(continued)).with(COMPLETION),
+        Route::new(POST, "/infill", "fill in a text before a suffix, in the form of llama.cpp", post(fill)).with(INFILL),
+        Route::new(POST, "/v1/chat/completions", "answer a chat", post(chat)).with(CHAT),
+        Route::new(POST, "/chat/completions", "the same", post(chat)).with(CHAT),
+        Route::new(POST, "/v1/responses", "answer a chat in the form of OpenAI's Responses", post(response)).with(RESPONSE),
+        Route::new(POST, "/v1/responses/input_tokens", "count the tokens of a response's input", post(count_response)).with(COUNTED_RESPONSE),
+        Route::new(GET, "/v1/responses/{id}", "a response that was kept", get(kept_response)),
+        Route::new(DELETE, "/v1/responses/{id}", "forget a response", delete(delete_response)),
+        Route::new(POST, "/v1/messages", "answer a chat in Anthropic's form", post(message)).with(MESSAGE),
+        Route::new(POST, "/v1/messages/count_tokens", "count the tokens of a chat", post(count)).with(COUNTED),
+        Route::new(POST, "/v1/embeddings", "texts as vectors, with a model made for that", post(embeddings)).with(EMBEDDINGS),
+        Route::new(GET, "/api/version", "the version, in the form of Ollama", get(ollama_version)),
+        Route::new(GET, "/api/tags", "the models", get(ollama_tags)),
+        Route::new(GET, "/api/ps", "the loaded model and its memory", get(ollama_running)),
+        Route::new(POST, "/api/show", "facts about the model", post(ollama_show)).with(SHOW),
+        Route::new(POST, "/api/chat", "answer a chat in Ollama's form", post(ollama_chat)).with(OLLAMA_CHAT),
+        Route::new(POST, "/api/generate", "answer a prompt in Ollama's form", post(ollama_generate)).with(GENERATE),
+        Route::new(POST, "/api/embed", "texts as vectors, in Ollama's form", post(embed)).with(EMBED),
+        Route::new(POST, "/api/embeddings", "the same for one prompt", post(embed)).with(EMBED),
+        Route::new(POST, "/api/pull", "refused: `sws pull` downloads models", post(ollama_models)),
+        Route::new(POST, "/api/create", "refused: `sws shard` makes models", post(ollama_models)),
+        Route::new(DELETE, "/api/delete", "refused: `sws rm` removes models", delete(ollama_models)),
+    ]
+}
 
 /// The router, which can be cloned for each connection.
 pub(crate) type RouterService = TowerToHyperService<Router>;
@@ -294,8 +298,8 @@ pub(crate) type RouterService = TowerToHyperService<Router>;
 /// The endpoints of a server.
 pub(crate) fn routes(app: Arc<App>) -> RouterService {
     let mut router = Router::new();
-    for route in &ROUTES {
-        router = router.route(route.path, (route.handler)());
+    for route in ROUTES.iter() {
+        router = router.route(route.path, route.handler.clone());
     }
     let router = router.fallback(no_route).method_not_allowed_fallback(no_method).with_state(app);
     TowerToHyperService::new(router)
@@ -331,7 +335,7 @@ fn file(kind: &'static str, text: &'static str) -> Out {
 }
 
 async fn description(State(app): AppState) -> Out {
-    respond(StatusCode::OK, &openapi::description(app.config.first(), &ROUTES))
+    respond(StatusCode::OK, &openapi::description(app.config.first(), ROUTES.as_slice()))
 }
 
 async fn health(State(app): AppState) -> Out {

@@ -45,8 +45,8 @@ struct ExtraFile {
 }
 
 /// The request fields of this interface, without those that all interfaces share.
-pub(crate) fn fields() -> [&'static [&'static str]; 2] {
-    [names::<InfillRequest>(), names::<StructuredFields>()]
+pub(crate) fn fields() -> Vec<&'static [&'static str]> {
+    vec![names::<InfillRequest>(), names::<StructuredFields>()]
 }
 
 /// Prepares a text to fill in.

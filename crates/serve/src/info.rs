@@ -163,8 +163,8 @@ pub(crate) fn tokenize(_: &App, served: &Arc<Served>, body: &[u8]) -> Result<Val
 }
 
 /// The names of the fields of `/tokenize`.
-pub(crate) fn tokenize_fields() -> &'static [&'static str] {
-    names::<Tokenize>()
+pub(crate) fn tokenize_fields() -> Vec<&'static [&'static str]> {
+    vec![names::<Tokenize>()]
 }
 
 #[derive(Deserialize)]
@@ -176,8 +176,8 @@ struct Detokenize {
 }
 
 /// The names of the fields of `/detokenize`.
-pub(crate) fn detokenize_fields() -> &'static [&'static str] {
-    names::<Detokenize>()
+pub(crate) fn detokenize_fields() -> Vec<&'static [&'static str]> {
+    vec![names::<Detokenize>()]
 }
 
 /// `/detokenize`.

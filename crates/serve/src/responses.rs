@@ -348,8 +348,8 @@ fn no_response(app: &App, id: &str) -> Failure {
 }
 
 /// The request fields of this interface, without those that all interfaces share.
-pub(crate) fn fields() -> [&'static [&'static str]; 1] {
-    [names::<ResponsesRequest>()]
+pub(crate) fn fields() -> Vec<&'static [&'static str]> {
+    vec![names::<ResponsesRequest>()]
 }
 
 /// Prepares a response.

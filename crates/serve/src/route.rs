@@ -14,7 +14,7 @@ pub(crate) struct Route {
     /// Description in one line.
     pub(crate) about: &'static str,
     pub(crate) body: RouteFields,
-    pub(crate) handler: fn() -> MethodRouter<Arc<App>>,
+    pub(crate) handler: MethodRouter<Arc<App>>,
 }
 
 /// The fields of a request's body: their names, and whether the fields of all interfaces belong to
@@ -30,16 +30,16 @@ pub(crate) enum RouteFields {
 }
 
 impl Route {
-    pub(crate) const fn new(
+    pub(crate) fn new(
         method: &'static str,
         path: &'static str,
         about: &'static str,
-        handler: fn() -> MethodRouter<Arc<App>>,
+        handler: MethodRouter<Arc<App>>,
     ) -> Route {
         Route { path, method, about, body: RouteFields::None, handler }
     }
 
-    pub(crate) const fn with(self, body: RouteFields) -> Route {
+    pub(crate) fn with(self, body: RouteFields) -> Route {
         Route { body, ..self }
     }
 }

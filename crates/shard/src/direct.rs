@@ -54,7 +54,9 @@ impl SourceFile {
         len: usize,
         buffer: &mut [u8],
     ) -> Result<Range<usize>, ShardError> {
-        if let Some(file) = self.direct.as_ref().filter(|_| !self.refused.load(Ordering::Relaxed)) {
+        if let Some(file) = &self.direct
+            && !self.refused.load(Ordering::Relaxed)
+        {
             let skip = (offset % ALIGN as u64) as usize;
             let span = (skip + len).next_multiple_of(ALIGN);
             let read = |into: &mut [u8], at| direct::read_at(file, into, at);
@@ -128,8 +130,9 @@ impl ShardOutput {
         };
         // With preallocation, direct writes neither extend the file one by one nor find the disk
         // full halfway. Not every file system supports it.
-        let allocated = file::allocate(&file, len.max(1));
-        if allocated.is_err_and(|e| e.kind() == io::ErrorKind::StorageFull) {
+        if let Err(e) = file::allocate(&file, len.max(1))
+            && e.kind() == io::ErrorKind::StorageFull
+        {
             drop(file);
             let _ = std::fs::remove_file(path);
             return Err(ShardError::NoSpace { path: path.to_owned() });
@@ -200,8 +203,8 @@ impl ShardOutput {
         if self.fill > 0 {
             self.flush()?;
         }
-        let synced = self.file.set_len(len).and_then(|()| self.file.sync_data());
-        synced.map_err(ShardError::writing(&self.path))?;
+        self.file.set_len(len).map_err(ShardError::writing(&self.path))?;
+        self.file.sync_data().map_err(ShardError::writing(&self.path))?;
         self.drop_pages();
         self.finished = true;
         Ok(())

@@ -81,7 +81,10 @@ impl<'a> EncodeContext<'a> {
             Ok(got) if got >= skip + len => Ok(skip..skip + len),
             got => {
                 let path = &self.manifest.files[file as usize].path;
-                let cause = got.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into());
+                let cause = match got {
+                    Err(cause) => cause,
+                    Ok(_) => io::ErrorKind::UnexpectedEof.into(),
+                };
                 Err(ShardError::reading(&self.dir.join(path))(cause))
             }
         }
@@ -332,7 +335,9 @@ impl<'a> EncodeWorker<'a> {
                 .collect::<Vec<_>>()
         });
         for result in encoded {
-            result.map_err(|(row, e)| matrix.error(self.context, row, e))?;
+            if let Err((row, e)) = result {
+                return Err(matrix.error(self.context, row, e));
+            }
         }
         Ok(blocks)
     }
@@ -496,8 +501,10 @@ fn packing(wanted: Encoding, cols: usize, histogram: &ExponentCounts) -> Option<
         return Some(Encoder::bf11(cols, tiers));
     }
     let table = ExponentTable::from_histogram(histogram);
-    (histogram.escapes(&table) <= count / Encoding::Bf12.most_patches())
-        .then(|| Encoder::bf12(cols, table))
+    if histogram.escapes(&table) > count / Encoding::Bf12.most_patches() {
+        return None;
+    }
+    Some(Encoder::bf12(cols, table))
 }
 
 /// Converts rows of the checkpoint to rows of a shard.

@@ -193,8 +193,10 @@ impl ShardError {
 /// Formats a number of bytes with a binary unit.
 fn bytes(n: u64) -> String {
     let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
-    match units.into_iter().find(|(shift, _)| n >> shift > 0) {
-        Some((shift, unit)) => format!("{:.1} {unit}", n as f64 / (1u64 << shift) as f64),
-        None => format!("{n} bytes"),
+    for (shift, unit) in units {
+        if n >> shift > 0 {
+            return format!("{:.1} {unit}", n as f64 / (1u64 << shift) as f64);
+        }
     }
+    format!("{n} bytes")
 }

@@ -59,18 +59,19 @@ impl Journal {
             }
             let mut at = valid;
             while let Some(len) = bytes[at..].iter().position(|&b| b == b'\n') {
-                let entry = line(&bytes[at..]).map(|(json, _)| serde_json::from_slice(json));
+                let found = line(&bytes[at..]);
                 at += len + 1;
-                if let Some(Ok(entry)) = entry {
+                if let Some((json, _)) = found
+                    && let Ok(entry) = serde_json::from_slice(json)
+                {
                     entries.push(entry);
                     valid = at;
                 }
             }
         }
         let mut journal = Journal { path, file };
-        let cut = journal.file.set_len(valid as u64);
-        cut.and_then(|()| journal.file.seek(SeekFrom::End(0)).map(|_| ()))
-            .map_err(ShardError::writing(&journal.path))?;
+        journal.file.set_len(valid as u64).map_err(ShardError::writing(&journal.path))?;
+        journal.file.seek(SeekFrom::End(0)).map_err(ShardError::writing(&journal.path))?;
         if valid == 0 {
             journal.append([job])?;
         }
@@ -80,9 +81,9 @@ impl Journal {
     /// True if the directory has a journal with an intact first line. Without it, no work was
     /// begun.
     pub(super) fn begun(dir: &Path) -> bool {
+        let Ok(file) = open_regular(dir.join(JOURNAL)) else { return false };
         let mut bytes = Vec::new();
-        let read = open_regular(dir.join(JOURNAL)).map(|f| f.take(1 << 20).read_to_end(&mut bytes));
-        matches!(read, Ok(Ok(_))) && line(&bytes).is_some()
+        file.take(1 << 20).read_to_end(&mut bytes).is_ok() && line(&bytes).is_some()
     }
 
     /// The job of the journal in a directory, if its line is intact.
@@ -104,10 +105,8 @@ impl Journal {
                 .map_err(ShardError::writing(&self.path))?;
             text.push_str(&format!("{:016x} {json}\n", xxh3_64(json.as_bytes())));
         }
-        self.file
-            .write_all(text.as_bytes())
-            .and_then(|()| self.file.sync_data())
-            .map_err(ShardError::writing(&self.path))
+        self.file.write_all(text.as_bytes()).map_err(ShardError::writing(&self.path))?;
+        self.file.sync_data().map_err(ShardError::writing(&self.path))
     }
 
     /// Removes the journal when the work is done. Another process that found all work done may have

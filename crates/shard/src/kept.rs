@@ -36,7 +36,7 @@ impl ShardIdentity {
             version: 2,
             fingerprint: source.model.fingerprint.clone(),
             encoding: options.encoding.name().to_owned(),
-            stand_ins: options.stand_ins.map(|e| e.name().to_owned()),
+            stand_ins: options.stand_ins.map(Encoding::name).map(str::to_owned),
             shards: jobs.len(),
         }
     }
@@ -101,10 +101,11 @@ pub(super) fn look(
         }
         Err(error) => return Err(error.into()),
     };
-    let stand_ins = manifest.pieces.iter().find_map(|p| p.stand_in.as_ref()).map(|s| s.encoding);
+    let mut pieces = manifest.pieces.iter();
+    let stand_ins = pieces.find_map(|piece| Some(piece.stand_in.as_ref()?.encoding));
     let wanted_stand_ins = jobs.iter().find_map(|job| job.stand_in);
     let same = manifest.model.fingerprint == identity.fingerprint
-        && manifest.encoding.is_some_and(|e| e.name() == identity.encoding)
+        && manifest.encoding.map(Encoding::name) == Some(identity.encoding.as_str())
         && stand_ins == wanted_stand_ins;
     match same {
         true => Ok(OutputState::Complete(manifest)),
@@ -139,12 +140,16 @@ fn has_encodings(path: &Path, job: &ShardJob) -> bool {
     if !lens.contains(&len) {
         return false;
     }
-    job.piece.tensors.iter().zip(&job.encodings).all(|(tensor, &planned)| {
+    for (tensor, &planned) in job.piece.tensors.iter().zip(&job.encodings) {
         // A lossless encoding is stored unchanged where it gains nothing.
-        let may_stay = planned.is_none_or(|planned| !planned.is_lossy());
-        has_tensor(&header, tensor, planned)
-            || may_stay && has_tensor(&header, tensor, tensor.encoding)
-    })
+        let may_stay = !planned.is_some_and(Encoding::is_lossy);
+        let is_there = has_tensor(&header, tensor, planned)
+            || may_stay && has_tensor(&header, tensor, tensor.encoding);
+        if !is_there {
+            return false;
+        }
+    }
+    true
 }
 
 /// The length of a shard, and its first `data_start` bytes.
@@ -207,7 +212,8 @@ pub(super) fn of_journal(
     (identity, jobs): (&ShardIdentity, &[ShardJob]),
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<FinishedShards, ShardError> {
-    let mut lines: Vec<Option<JournalLine>> = jobs.iter().map(|_| None).collect();
+    let mut lines: Vec<Option<JournalLine>> = Vec::new();
+    lines.resize_with(jobs.len(), Option::default);
     // The journal has two lines for a shard that was made again.
     for line in listed.into_iter().filter(JournalLine::can_be_read) {
         if let Some(place) = lines.get_mut(line.index) {

@@ -106,8 +106,10 @@ pub(super) fn part_count(tensor: &Tensor) -> usize {
 
 /// Name of a part in the header.
 pub(super) fn part_name(tensor: &Tensor, index: usize) -> String {
-    let suffix = tensor.encoding.and_then(|e| e.parts().get(index)).map_or("", |part| part.suffix);
-    format!("{}{suffix}", tensor.name)
+    match tensor.encoding.and_then(|encoding| encoding.parts().get(index)) {
+        Some(part) => format!("{}{}", tensor.name, part.suffix),
+        None => tensor.name.clone(),
+    }
 }
 
 /// Type and shape of a part, as seen by a library that does not know the encodings.

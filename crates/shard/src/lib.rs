@@ -110,7 +110,7 @@ fn reporter(before: Progress, progress: &(dyn Fn(Progress) + Sync)) -> impl Fn(u
 
 /// True if a file begins with `expected`.
 fn begins_with(path: &Path, expected: &[u8]) -> bool {
+    let Ok(mut file) = open_regular(path) else { return false };
     let mut found = vec![0; expected.len()];
-    let read = open_regular(path).and_then(|mut file| file.read_exact(&mut found));
-    read.is_ok() && found == expected
+    file.read_exact(&mut found).is_ok() && found == expected
 }

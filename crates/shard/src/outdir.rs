@@ -156,8 +156,12 @@ fn unfinished_of(name: &str, planned: &HashSet<String>) -> bool {
 fn within(out: &Path, input: &Path) -> bool {
     let Ok(input) = input.canonicalize() else { return false };
     let absolute = std::path::absolute(out).unwrap_or_else(|_| out.to_owned());
-    let existing = absolute.ancestors().find_map(|dir| dir.canonicalize().ok());
-    existing.is_some_and(|dir| dir.starts_with(&input))
+    for dir in absolute.ancestors() {
+        if let Ok(existing) = dir.canonicalize() {
+            return existing.starts_with(&input);
+        }
+    }
+    false
 }
 
 /// Lists the files below a directory, spelled as planned paths. A name that no plan can contain is

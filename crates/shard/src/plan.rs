@@ -98,7 +98,8 @@ fn job<'a>(
 /// unchanged.
 fn wanted(tensor: &Tensor, naming: &dyn Naming, encoding: Encoding) -> Option<Encoding> {
     let as_is = tensor.encoding;
-    let (Some(kind), &[_, cols]) = (numbers(as_is), tensor.shape.as_slice()) else { return as_is };
+    let Some(kind) = numbers(as_is) else { return as_is };
+    let &[_, cols] = tensor.shape.as_slice() else { return as_is };
     if kind == SourceDtype::E4m3 {
         let Some(published) = as_is else { return as_is };
         if tensor.is_turned() || !is_matrix(tensor, naming) {
@@ -131,7 +132,7 @@ fn wanted(tensor: &Tensor, naming: &dyn Naming, encoding: Encoding) -> Option<En
 fn shortens_codes(packed: Encoding, cols: u64) -> bool {
     let Some(row) = least_len(packed, 0, 1, cols) else { return false };
     let longest = row.checked_add(cols / packed.most_patches() + 2);
-    longest.is_some_and(|longest| longest < cols)
+    matches!(longest, Some(longest) if longest < cols)
 }
 
 /// Length of a row in nested. Padded blocks are as long as whole ones.
@@ -200,8 +201,10 @@ fn check_names(job: &ShardJob) -> Result<(), ShardError> {
         for encoding in [encoding, tensor.encoding].into_iter().flatten() {
             suffixes.extend(encoding.parts().iter().map(|part| part.suffix));
         }
-        let clash = tensor.name.starts_with(PAD)
-            || suffixes.into_iter().any(|s| !names.insert(format!("{}{s}", tensor.name)));
+        let mut clash = tensor.name.starts_with(PAD);
+        for suffix in suffixes {
+            clash |= !names.insert(format!("{}{suffix}", tensor.name));
+        }
         if clash {
             let piece = job.piece.id;
             let tensor = tensor.name.clone();

@@ -62,8 +62,12 @@ pub fn unshard(
 ) -> Result<Unsharded, ShardError> {
     let manifest = Manifest::load(dir)?;
     let files = plan(dir, &manifest)?;
-    let tensors = manifest.pieces.iter().flat_map(|piece| &piece.tensors);
-    let changed: Vec<&Tensor> = tensors.filter(|tensor| tensor.error.is_some()).collect();
+    let mut changed = Vec::new();
+    for tensor in manifest.pieces.iter().flat_map(|piece| &piece.tensors) {
+        if tensor.error.is_some() {
+            changed.push(tensor);
+        }
+    }
     if let Some(tensor) = changed.first()
         && let Some(encoding) = tensor.encoding
         && !lossy
@@ -89,7 +93,7 @@ pub fn unshard(
     let target = OutDir::open(out, Some(dir), &planned, false)?;
     let identity = UnshardIdentity {
         unshard: manifest.model.fingerprint.clone(),
-        encoding: manifest.encoding.map_or("none", |e| e.name()).to_owned(),
+        encoding: manifest.encoding.map_or("none", Encoding::name).to_owned(),
     };
     let (journal, written) = Journal::open::<_, usize>(target.path(), &identity)?;
     let mut order = Vec::new();
@@ -271,9 +275,7 @@ fn raw_encoding(tensor: &Tensor) -> bool {
     match tensor.encoding {
         None => true,
         Some(_) if !tensor.origins.is_empty() => true,
-        Some(encoding) => {
-            numbers(tensor.dtype).is_some_and(|numbers| numbers.encoding() == encoding)
-        }
+        Some(encoding) => numbers(tensor.dtype).map(Numbers::encoding) == Some(encoding),
     }
 }
 
@@ -395,7 +397,10 @@ impl UnshardWork<'_> {
     }
 
     fn damaged(&self, piece: PieceId, tensor: &Tensor) -> ShardError {
-        let file = tensor.parts.first().map_or(0, |part| part.file as usize);
+        let file = match tensor.parts.first() {
+            Some(part) => part.file as usize,
+            None => 0,
+        };
         ShardError::Damaged {
             path: self.dir.join(&self.manifest.files[file].path),
             piece,

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sws_format::{
-    Extent, InvalidManifest, MANIFEST_FILE, Manifest, ManifestError, PieceId, Progress, Tensor,
+    InvalidManifest, MANIFEST_FILE, Manifest, ManifestError, PieceId, Progress, Tensor,
     open_regular,
 };
 use sws_os::file::is_damage;
@@ -303,14 +303,15 @@ impl Shard<'_> {
         let metadata = &header["__metadata__"];
         let model = metadata["sws.fingerprint"].as_str()?;
         let piece = metadata["sws.piece"].as_str()?;
-        let other_piece = piece.parse::<PieceId>().ok().filter(|piece| *piece != self.piece);
         // A flipped bit in the right fingerprint is damage, not another model.
         let other_model = model.len() == fingerprint.len()
             && model.bytes().zip(fingerprint.bytes()).filter(|(a, b)| a != b).count() > 8;
         if other_model {
-            Some(format!("is a shard of another model ({piece})"))
-        } else {
-            other_piece.map(|piece| format!("is the shard of {piece}"))
+            return Some(format!("is a shard of another model ({piece})"));
+        }
+        match piece.parse::<PieceId>() {
+            Ok(other) if other != self.piece => Some(format!("is the shard of {other}")),
+            _ => None,
         }
     }
 }
@@ -422,9 +423,10 @@ impl<'a> Walk<'a> {
     /// parts, so their offsets ascend.
     fn next_region(&mut self) {
         self.bad = false;
-        let ahead = self.parts.as_slice().first();
-        let next: Option<&Extent> = ahead.map(|(tensor, index)| &tensor.parts[*index]);
-        let start = next.map_or(self.len, |part| part.offset);
+        let start = match self.parts.as_slice().first() {
+            Some((tensor, index)) => tensor.parts[*index].offset,
+            None => self.len,
+        };
         if start > self.at {
             (self.now, self.left) = (Region::Padding, start - self.at);
         } else if let Some((tensor, index)) = self.parts.next() {

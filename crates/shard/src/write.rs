@@ -112,13 +112,17 @@ pub fn resume(
     let found = results.iter().flatten().count();
 
     let mut left: Vec<&ShardJob> = Vec::new();
+    let mut needed: u64 = 0;
+    let mut replaced: u64 = 0;
+    let mut done = total;
     for (job, result) in jobs.iter().zip(&results) {
         if result.is_none() {
             left.push(job);
+            needed += job.len;
+            replaced += dir.len(&job.file);
+            done -= job.source_len;
         }
     }
-    let needed: u64 = left.iter().map(|job| job.len).sum();
-    let replaced: u64 = left.iter().map(|job| dir.len(&job.file)).sum();
     let needed = needed.saturating_add(checkpoint.room()).saturating_sub(replaced);
     if let Err(error) = dir.check_space(needed) {
         if found == 0 && damaged == 0 {
@@ -136,7 +140,6 @@ pub fn resume(
     for job in &left {
         dir.clear(&job.file)?;
     }
-    let done = total - left.iter().map(|job| job.source_len).sum::<u64>();
     let report = reporter(Progress { done, total }, progress);
     report(0);
     let pool = pool(options.threads)?;

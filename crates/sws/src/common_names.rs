@@ -45,7 +45,7 @@ pub(crate) fn common_name(typed: &str) -> Option<&'static str> {
     let name = typed.strip_suffix(":latest").unwrap_or(&typed);
     let known = COMMON.iter().find(|(common, _)| *common == name);
     let by_id = || COMMON.iter().find(|(_, id)| last_part(id).eq_ignore_ascii_case(name));
-    known.or_else(by_id).map(|(_, id)| *id)
+    Some(known.or_else(by_id)?.1)
 }
 
 fn last_part(id: &str) -> &str {

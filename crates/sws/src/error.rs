@@ -189,6 +189,18 @@ pub enum Lacking {
     Template,
 }
 
+impl Error {
+    /// An error of the model at a path.
+    pub(crate) fn model(path: &Path, cause: impl Into<Cause>) -> Error {
+        Error::Model { dir: path.to_owned(), cause: cause.into() }
+    }
+}
+
+/// Names the path of a model in the error of a result.
+pub(crate) fn of_model<T, E: Into<Cause>>(path: &Path, result: Result<T, E>) -> Result<T> {
+    result.map_err(|cause| Error::model(path, cause))
+}
+
 /// The sentence about a model that is not on this machine.
 fn not_here(
     path: &Path,

@@ -87,19 +87,25 @@ impl Warning {
     /// Warnings that name the tensors of a model that nothing uses, one for each part of the model.
     pub fn unused(spec: &ModelSpec, manifest: &Manifest) -> Vec<Warning> {
         let kinds = spec.left_out(manifest);
-        let of_part = |kinds: &[LeftOut]| {
-            let named = |kind: &LeftOut| match kind.tensors {
-                1 => format!("`{}`", kind.names.escape_debug()),
-                count => format!("`{}` ({count})", kind.names.escape_debug()),
-            };
-            let mut names: Vec<String> = kinds.iter().take(NAMED).map(named).collect();
-            if kinds.len() > NAMED {
-                let more = kinds.len() - NAMED;
-                names.push(format!("and {more} other kinds, which `sws inspect` lists"));
-            }
-            let count = kinds.iter().map(|kind| kind.tensors).sum();
-            Warning::Unused { part: kinds[0].part, count, names: names.join(", ") }
-        };
-        kinds.chunk_by(|one, other| one.part == other.part).map(of_part).collect()
+        kinds.chunk_by(|one, other| one.part == other.part).map(Warning::of_part).collect()
+    }
+
+    /// The warning about the unused tensors of one part.
+    fn of_part(kinds: &[LeftOut]) -> Warning {
+        let mut names: Vec<String> = kinds.iter().take(NAMED).map(named).collect();
+        if kinds.len() > NAMED {
+            let more = kinds.len() - NAMED;
+            names.push(format!("and {more} other kinds, which `sws inspect` lists"));
+        }
+        let count = kinds.iter().map(|kind| kind.tensors).sum();
+        Warning::Unused { part: kinds[0].part, count, names: names.join(", ") }
+    }
+}
+
+/// Tensors by their name, and their number unless it is one.
+fn named(kind: &LeftOut) -> String {
+    match kind.tensors {
+        1 => format!("`{}`", kind.names.escape_debug()),
+        count => format!("`{}` ({count})", kind.names.escape_debug()),
     }
 }

@@ -37,13 +37,21 @@ pub(crate) fn check_shell() -> anyhow::Result<()> {
 
 /// Completes a model.
 pub(super) fn models() -> ArgValueCompleter {
-    ArgValueCompleter::new(|typed: &OsStr| {
-        let mut found = PathCompleter::any().complete(typed);
-        let typed = typed.to_string_lossy();
-        // A model may be here in several forms.
-        let ids: BTreeSet<String> = here::all().iter().map(|here| here.id.to_string()).collect();
-        let ids = ids.into_iter().filter(|id| id.starts_with(&*typed));
-        found.extend(ids.map(CompletionCandidate::new));
-        found
-    })
+    ArgValueCompleter::new(candidates)
+}
+
+fn candidates(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let mut found = PathCompleter::any().complete(typed);
+    let typed = typed.to_string_lossy();
+    // A model may be here in several forms.
+    let mut ids = BTreeSet::new();
+    for here in here::all() {
+        ids.insert(here.id.to_string());
+    }
+    for id in ids {
+        if id.starts_with(&*typed) {
+            found.push(CompletionCandidate::new(id));
+        }
+    }
+    found
 }

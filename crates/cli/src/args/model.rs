@@ -130,7 +130,13 @@ pub(crate) struct Advanced {
 
 /// Value of --tier. `None` if it is empty, as an environment variable can be.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct TierChoice(pub(super) Option<Tier>);
+pub(super) struct TierChoice(Option<Tier>);
+
+impl TierChoice {
+    pub(super) fn tier(self) -> Option<Tier> {
+        self.0
+    }
+}
 
 impl ModelArgs {
     /// Options for loading the model.
@@ -147,7 +153,7 @@ impl ModelArgs {
             context: self.context.map(|n| n as usize),
             kv: self.kv(),
             backend: advanced.backend,
-            tier: advanced.tier.and_then(|tier| tier.0),
+            tier: advanced.tier.and_then(TierChoice::tier),
             activations: advanced.activations,
             vram: advanced.vram,
             reader: advanced.reader,
@@ -204,11 +210,20 @@ pub(super) fn activations() -> impl TypedValueParser<Value = Activations> {
 }
 
 fn backend() -> impl TypedValueParser<Value = Backend> {
-    let word = |backend: &Backend| PossibleValue::new(backend.name()).help(backend.about());
-    PossibleValuesParser::new(Backend::ALL.iter().map(word)).try_map(|name| {
-        let found = Backend::ALL.iter().find(|backend| backend.name() == name);
-        found.copied().ok_or("there is no such backend")
-    })
+    let mut words = Vec::new();
+    for backend in Backend::ALL {
+        words.push(PossibleValue::new(backend.name()).help(backend.about()));
+    }
+    PossibleValuesParser::new(words).try_map(backend_of)
+}
+
+fn backend_of(name: String) -> Result<Backend, &'static str> {
+    for &backend in Backend::ALL {
+        if backend.name() == name {
+            return Ok(backend);
+        }
+    }
+    Err("there is no such backend")
 }
 
 /// Help of `--tier`.
@@ -220,8 +235,12 @@ pub(super) fn chosen(word: &str) -> Result<TierChoice, UnknownTier> {
 }
 
 fn stand_in_use(word: &str) -> Result<StandInUse, String> {
-    let found = StandInUse::ALL.into_iter().find(|which| which.name() == word);
-    found.ok_or_else(|| "expected off, auto or all".to_owned())
+    for which in StandInUse::ALL {
+        if which.name() == word {
+            return Ok(which);
+        }
+    }
+    Err("expected off, auto or all".to_owned())
 }
 
 fn tolerance(word: &str) -> Result<f64, String> {
@@ -232,6 +251,10 @@ fn tolerance(word: &str) -> Result<f64, String> {
 }
 
 pub(super) fn kv(word: &str) -> Result<KvPrecision, String> {
-    let found = KvPrecision::ALL.into_iter().find(|kv| kv.name() == word);
-    found.ok_or_else(|| format!("keys and values are kept in f32, bf16 or q8, not in {word}"))
+    for kv in KvPrecision::ALL {
+        if kv.name() == word {
+            return Ok(kv);
+        }
+    }
+    Err(format!("keys and values are kept in f32, bf16 or q8, not in {word}"))
 }

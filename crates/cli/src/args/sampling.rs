@@ -1,6 +1,6 @@
 //! Arguments for sampling.
 
-use anyhow::anyhow;
+use anyhow::bail;
 use clap::builder::NonEmptyStringValueParser;
 use sws::Model;
 use sws_text::{DryOptions, Generation, GenerationError, GenerationOptions};
@@ -114,7 +114,7 @@ impl SamplingArgs {
 impl SamplingArgs {
     /// True if repetitions are penalised.
     pub(crate) fn has_dry(&self) -> bool {
-        self.dry_multiplier.is_some_and(|multiplier| multiplier != 0.0)
+        self.dry_multiplier.unwrap_or(0.0) != 0.0
     }
 
     fn dry(&self) -> DryOptions {
@@ -134,12 +134,13 @@ impl SamplingArgs {
 }
 
 fn resolved(model: &Model, options: &GenerationOptions) -> anyhow::Result<Generation> {
-    let generation = model.generation(options).map_err(|error| match &error {
-        sws::Error::Generation(GenerationError::Option { key, value, expected }) => {
-            anyhow!("--{} is {value}, and must be {expected}", key.replace('_', "-"))
+    let generation = match model.generation(options) {
+        Ok(generation) => generation,
+        Err(sws::Error::Generation(GenerationError::Option { key, value, expected })) => {
+            bail!("--{} is {value}, and must be {expected}", key.replace('_', "-"))
         }
-        _ => error.into(),
-    })?;
+        Err(error) => return Err(error.into()),
+    };
     for sentence in &generation.ignored {
         note!("sws: {sentence}");
     }

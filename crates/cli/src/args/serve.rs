@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use sws_engine::RamBudget;
 
+use super::model::amount;
 use super::{ModelArgs, models};
 
 /// Serve models to programs that speak the interfaces of OpenAI, Anthropic or Ollama.
@@ -103,7 +104,7 @@ pub(crate) struct Serve {
 /// Parses the size of a request.
 fn body(word: &str) -> Result<usize, String> {
     const RANGE: std::ops::RangeInclusive<u64> = 1 << 10..=1 << 30;
-    match word.parse::<RamBudget>().map_err(|e| e.to_string())? {
+    match amount(word)? {
         RamBudget::Bytes(bytes) if RANGE.contains(&bytes) => Ok(bytes as usize),
         _ => Err(format!("a request has 1KiB to 1GiB, not {word}")),
     }
@@ -111,7 +112,7 @@ fn body(word: &str) -> Result<usize, String> {
 
 /// Parses the size of the memory for responses.
 fn kept(word: &str) -> Result<usize, String> {
-    match word.parse::<RamBudget>().map_err(|e| e.to_string())? {
+    match amount(word)? {
         RamBudget::Bytes(bytes) if (64 << 10..=1 << 30).contains(&bytes) => Ok(bytes as usize),
         _ => Err(format!("responses have 64KiB to 1GiB, not {word}")),
     }
@@ -120,7 +121,6 @@ fn kept(word: &str) -> Result<usize, String> {
 /// Parses what a browser calls the origin of a page.
 fn origin(word: &str) -> Result<String, String> {
     let rest = word.strip_prefix("https://").or_else(|| word.strip_prefix("http://"));
-    let is_place = |c: char| c.is_ascii_alphanumeric() || "-.:[]".contains(c);
     match rest {
         Some(rest) if !rest.is_empty() && rest.chars().all(is_place) => Ok(word.to_owned()),
         _ => Err(format!(
@@ -129,9 +129,13 @@ fn origin(word: &str) -> Result<String, String> {
     }
 }
 
+fn is_place(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "-.:[]".contains(c)
+}
+
 /// Parses the size of a directory.
 fn disk(word: &str) -> Result<u64, String> {
-    match word.parse::<RamBudget>().map_err(|e| e.to_string())? {
+    match amount(word)? {
         RamBudget::Bytes(bytes) if bytes >= 1 << 20 => Ok(bytes),
         _ => Err(format!("the disk has at least 1MiB for the prefix cache, not {word}")),
     }

@@ -145,7 +145,10 @@ pub(crate) enum EncodingChoice {
 fn choice(word: &str) -> Result<EncodingChoice, String> {
     match word {
         "auto" => Ok(EncodingChoice::Auto),
-        _ => encoding(word).map(EncodingChoice::Made).map_err(|error| format!("{error}, or auto")),
+        _ => match encoding(word) {
+            Ok(encoding) => Ok(EncodingChoice::Made(encoding)),
+            Err(error) => Err(format!("{error}, or auto")),
+        },
     }
 }
 

@@ -1,6 +1,6 @@
 //! `sws certify`.
 
-use std::io::Read;
+use std::fmt::Display;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -8,10 +8,11 @@ use anyhow::{anyhow, bail};
 use serde_json::json;
 use sws::{Needs, TextCodec};
 use sws_engine::{Certificate, CertificateOutcome, Difference};
-use sws_format::{Progress, open_regular};
+use sws_format::Progress;
 use sws_model::check_tokens;
 
 use super::{print, print_json};
+use crate::input::read_beginning;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::progress::{ProgressMeter, ProgressUnit};
 use crate::{args, limits, model};
@@ -22,19 +23,20 @@ const MAX_BYTES: u64 = 256 << 20;
 pub(crate) fn run(mut args: args::Certify) -> anyhow::Result<ExitCode> {
     let threads = limits::threads(args.model.threads)?;
     let shown = args.file.display().to_string();
-    let says = |error: &dyn std::fmt::Display| anyhow!("`{shown}`: {error}");
     if let Some(lossy) = args.model.advanced.backend.lossy() {
         bail!("a certificate cannot be checked by a run {lossy}; leave out --backend");
     }
-    let certificate = Certificate::parse(&read(&args.file)?).map_err(|e| says(&e))?;
+    let certificate = named(Certificate::parse(&read(&args.file)?), &shown)?;
     let model = model::open_to_run(&args.model)?;
     let activations = args.model.advanced.activations;
-    certificate.check(model.manifest(), activations).map_err(|e| says(&e))?;
+    named(certificate.check(model.manifest(), activations), &shown)?;
     let tokens = [certificate.prompt(), certificate.tokens()].concat();
     let context = model.spec().context;
     let vocab = model.spec().vocab;
-    check_tokens(&tokens, 0, context, vocab).map_err(|e| says(&e))?;
-    if certificate.kv().is_some_and(|kv| !args.model.keep_as(kv)) {
+    named(check_tokens(&tokens, 0, context, vocab), &shown)?;
+    if let Some(kv) = certificate.kv()
+        && !args.model.keep_as(kv)
+    {
         bail!("`{shown}` certifies a run with another --kv; leave out --kv");
     }
 
@@ -80,14 +82,18 @@ pub(crate) fn run(mut args: args::Certify) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
+/// The result of looking at a certificate, whose error names it.
+fn named<T>(result: Result<T, impl Display>, certificate: &str) -> anyhow::Result<T> {
+    result.map_err(|error| anyhow!("`{certificate}`: {error}"))
+}
+
 fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let shown = path.display();
     const REMEDY: &str = "give the file that `sws run --certify` wrote";
-    let mut bytes = Vec::new();
-    let read = open_regular(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
-    if let Err(e) = read {
-        bail!("`{shown}` cannot be read: {e}; {REMEDY}");
-    }
+    let bytes = match read_beginning(path, MAX_BYTES + 1) {
+        Ok(bytes) => bytes,
+        Err(e) => bail!("`{shown}` cannot be read: {e}; {REMEDY}"),
+    };
     if bytes.len() as u64 > MAX_BYTES {
         bail!("`{shown}` has more than {MAX_BYTES} bytes and is not a certificate; {REMEDY}");
     }

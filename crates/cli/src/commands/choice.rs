@@ -29,7 +29,7 @@ pub(crate) fn encoding(outline: &Outline, ram: Option<RamBudget>) -> anyhow::Res
     let timed = Timed { machine: Some(machine), threads: Some(&threads) };
     let rows = formats::rows(outline, &exact, options, timed, &[budget])?;
     let at = Some(0);
-    let Some(best) = formats::best(&rows, at, &|_| true) else { return Ok(DEFAULT) };
+    let Some(best) = formats::best(&rows, at, None) else { return Ok(DEFAULT) };
     note!("sws: {}", formats::reason(&rows, best, budget, at));
     Ok(best.plain)
 }

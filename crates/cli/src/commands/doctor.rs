@@ -40,7 +40,10 @@ struct DoctorReport {
 }
 
 pub(crate) fn run(args: &args::Doctor) -> anyhow::Result<ExitCode> {
-    let model = args.model.as_deref().map(|name| model::open(Some(name))).transpose()?;
+    let model = match args.model.as_deref() {
+        Some(name) => Some(model::open(Some(name))?),
+        None => None,
+    };
     let mut checks = vec![
         processor(),
         bits::line(),
@@ -79,21 +82,20 @@ pub(crate) fn run(args: &args::Doctor) -> anyhow::Result<ExitCode> {
 
 /// The newest model of this machine, or the bundled one: its disk stands for that of others.
 fn any_model() -> Option<Model> {
-    let paths = newest()
-        .into_iter()
-        .filter_map(|here| here.path)
-        .chain(here::bundled_files().ok().flatten());
-    let mut models = paths.filter_map(|path| model::open(Some(&path)).ok());
-    models.next()
+    for here in newest() {
+        if let Some(path) = here.path
+            && let Ok(model) = model::open(Some(&path))
+        {
+            return Some(model);
+        }
+    }
+    let bundled = here::bundled_files().ok()??;
+    model::open(Some(&bundled)).ok()
 }
 
 impl DoctorReport {
     fn text(&self) -> String {
-        let cells = |line: &DoctorLine| {
-            let state = if line.hurts { "hurts" } else { "ok" };
-            vec![line.check.to_owned(), state.to_owned(), line.found.clone()]
-        };
-        let rows: Vec<_> = self.checks.iter().map(cells).collect();
+        let rows: Vec<_> = self.checks.iter().map(DoctorLine::cells).collect();
         let text = table(&["check", "<", &format!("<{FOUND}")], &rows);
         let column = text.find(FOUND).unwrap_or(0);
         let mut text = wrapped_at(column, &text);
@@ -107,6 +109,11 @@ impl DoctorReport {
 }
 
 impl DoctorLine {
+    fn cells(&self) -> Vec<String> {
+        let state = if self.hurts { "hurts" } else { "ok" };
+        vec![self.check.to_owned(), state.to_owned(), self.found.clone()]
+    }
+
     fn ok(check: &'static str, found: impl Into<String>) -> DoctorLine {
         DoctorLine { check, hurts: false, found: found.into(), remedy: None }
     }

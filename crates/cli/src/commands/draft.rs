@@ -1,6 +1,7 @@
 //! `sws draft`.
 
 mod choice;
+mod pairs;
 mod score;
 mod states;
 mod train;
@@ -37,12 +38,14 @@ struct DraftInput {
 impl DraftInput {
     fn open(args: &args::RecordedArgs) -> anyhow::Result<DraftInput> {
         let model = model::open(Some(&args.model))?;
-        let shape = shape(model.spec()).ok_or_else(|| {
-            model.error("it has no experts, or its layers differ in them, or a token visits some several times, so that no draft is possible; give a mixture of experts")
-        })?;
+        let Some(shape) = shape(model.spec()) else {
+            return Err(model.error("it has no experts, or its layers differ in them, or a token visits some several times, so that no draft is possible; give a mixture of experts").into());
+        };
         let layers = model.spec().layers.len();
-        let files = args.traces.iter().map(|path| RecordedStates::open(path, &shape, layers));
-        let files = files.collect::<anyhow::Result<Vec<_>>>()?;
+        let mut files = Vec::new();
+        for path in &args.traces {
+            files.push(RecordedStates::open(path, &shape, layers)?);
+        }
         let store = model.store(ReaderKind::Direct)?;
         let routers = RouterSet::open(model.spec(), &store).map_err(|e| model.error(e))?;
         if files.is_empty() {
@@ -60,6 +63,19 @@ impl DraftInput {
             }
         }
         sequences
+    }
+}
+
+/// Number of tokens of some sequences.
+fn tokens(sequences: &[RecordedSequence]) -> usize {
+    sequences.iter().map(|sequence| sequence.tokens.len()).sum()
+}
+
+/// Memory limit of a draft, as it was typed.
+fn limit_of(typed: Option<u64>) -> usize {
+    match typed {
+        Some(size) => size as usize,
+        None => usize::MAX,
     }
 }
 

@@ -12,7 +12,7 @@ use super::{print, print_json};
 use crate::atomic_file::AtomicFile;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::progress::{ProgressMeter, ProgressUnit};
-use crate::record::moe_layers;
+use crate::record::{moe_layers, most_experts};
 use crate::terminal::note;
 use crate::{args, limits, model};
 
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
         meter.show(Progress { done: done as u64, total: args.tokens.len() as u64 });
     }
     meter.finish();
-    let routes: Vec<u8> = pass.routes.iter().flat_map(|expert| expert.to_le_bytes()).collect();
+    let routes: Vec<u8> = pass.routes.iter().copied().flat_map(u32::to_le_bytes).collect();
     file.write(&routes)?;
     file.publish()?;
 
@@ -72,7 +72,10 @@ pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
     if args.json {
         print_json(&json!({ "out": args.out, "logits": logits, "routes": routes }))?;
     } else {
-        let routes = routes.map_or(String::new(), |shape| format!(", routes {shape:?}"));
+        let routes = match routes {
+            Some(shape) => format!(", routes {shape:?}"),
+            None => String::new(),
+        };
         let line = format!("{}: logits {logits:?}{routes}", args.out.display());
         match is_stdout {
             true => note!("{line}"),
@@ -96,7 +99,7 @@ struct Shapes {
 impl Shapes {
     fn of(spec: &ModelSpec, tokens: usize) -> Shapes {
         let layers = spec.routings().count();
-        let experts = spec.moes().map(|moe| moe.experts).max().unwrap_or(0);
+        let experts = most_experts(spec);
         Shapes { tokens, vocab: spec.vocab, layers, experts, top_k: spec.max_top_k() }
     }
 
@@ -144,7 +147,9 @@ impl Observer for Collector {
     }
 
     fn logits(&mut self, _: usize, logits: &[f32]) {
-        self.wrong = self.wrong.take().or_else(|| SampleError::of(logits));
-        self.bytes.extend(logits.iter().flat_map(|logit| logit.to_le_bytes()));
+        if self.wrong.is_none() {
+            self.wrong = SampleError::of(logits);
+        }
+        self.bytes.extend(logits.iter().copied().flat_map(f32::to_le_bytes));
     }
 }

@@ -25,8 +25,10 @@ pub(crate) fn run(args: &args::Inspect) -> anyhow::Result<ExitCode> {
                 outline::print(&outline, named, PlanOptions::default(), None, args.json)
             }
             RemoteModel::Sketch(sketch) => {
-                let contents = sws::contents(&sketch.path);
-                let (manifest, spec) = contents.map_err(|e| sketch.explained(e.into()))?;
+                let (manifest, spec) = match sws::contents(&sketch.path) {
+                    Ok(contents) => contents,
+                    Err(e) => return Err(sketch.explained(e.into())),
+                };
                 // The fingerprint depends on samples of the weights.
                 let report = InspectReport {
                     fingerprint: None,
@@ -119,25 +121,33 @@ impl InspectReport {
         let mut lossy_tensors = Vec::new();
         let mut stored_bytes = 0;
         let mut source_bytes = 0;
+        let mut layers = BTreeSet::new();
         for piece in &manifest.pieces {
+            layers.extend(piece.id.layer());
             for tensor in &piece.tensors {
                 kinds.add(piece.id, tensor);
                 lossy_tensors.extend(Lossy::of(piece.id, tensor));
                 stored_bytes += tensor.stored_bytes();
                 source_bytes += tensor.source_bytes();
             }
-            for tensor in piece.stand_in.iter().flat_map(|stand_in| &stand_in.tensors) {
-                stand_ins.add(piece.id, tensor);
+            if let Some(stand_in) = &piece.stand_in {
+                for tensor in &stand_in.tensors {
+                    stand_ins.add(piece.id, tensor);
+                }
             }
         }
         let skipped = match spec {
             Some(spec) => spec.left_out(manifest),
             None => {
-                let extra = manifest.piece(PieceId::EXTRA).into_iter().flat_map(|it| &it.tensors);
-                LeftOut::of(extra.map(|tensor| Unused { tensor, part: UnusedPart::Images }))
+                let mut unused = Vec::new();
+                if let Some(extra) = manifest.piece(PieceId::EXTRA) {
+                    for tensor in &extra.tensors {
+                        unused.push(Unused { tensor, part: UnusedPart::Images });
+                    }
+                }
+                LeftOut::of(unused)
             }
         };
-        let layers: BTreeSet<u32> = manifest.pieces.iter().filter_map(|p| p.id.layer()).collect();
         let mut experts: BTreeMap<Option<u32>, usize> = BTreeMap::new();
         for piece in &manifest.pieces {
             if matches!(piece.id.kind(), PieceKind::Expert(_)) {
@@ -166,21 +176,24 @@ impl InspectReport {
             Some(encoding) => format!("shards in {encoding}"),
             None => "checkpoint".to_owned(),
         };
+        let fingerprint = match &self.fingerprint {
+            Some(print) => format!("fingerprint {print}\n"),
+            None => String::new(),
+        };
         let mut text = wrapped(&format!(
-            "{}, {encoding}: {} layers, {} experts a layer, {} pieces, {}\n{}\n",
+            "{}, {encoding}: {} layers, {} experts a layer, {} pieces, {}\n{fingerprint}\n",
             self.model_type,
             self.layers,
             self.experts,
             self.pieces,
             size(self.file_bytes),
-            self.fingerprint
-                .as_ref()
-                .map_or(String::new(), |print| format!("fingerprint {print}\n")),
         ));
         let heading =
             ["pieces", "count", "<encoding", "tensors", "bytes", "in checkpoint", "share"];
-        let mut rows: Vec<_> =
-            self.kinds.iter().map(|row| row.sizes(row.kind.to_owned())).collect();
+        let mut rows = Vec::new();
+        for row in &self.kinds {
+            rows.push(row.sizes(row.kind.to_owned()));
+        }
         rows.push(vec![
             "all".to_owned(),
             self.pieces.to_string(),

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use sws_os::places;
 use sws_store::{BlobName, Blobs, BlobsError, user_cache};
 
+use crate::here::entries;
+
 /// The directory for the model in another directory. `None` if this user has no place for it.
 pub(crate) fn dir(model: &Path) -> Option<PathBuf> {
     let model = model.canonicalize().unwrap_or_else(|_| model.to_owned());
@@ -17,8 +19,8 @@ pub(crate) fn of<'p>(places: impl Iterator<Item = &'p Path>) -> Vec<PathBuf> {
     let mut dirs = Vec::new();
     for place in places {
         dirs.extend(dir(place));
-        for snapshot in place.join("snapshots").read_dir().into_iter().flatten().flatten() {
-            dirs.extend(dir(&snapshot.path()));
+        for snapshot in entries(&place.join("snapshots")) {
+            dirs.extend(dir(&snapshot));
         }
     }
     dirs.retain(|dir| dir.is_dir());
@@ -28,8 +30,7 @@ pub(crate) fn of<'p>(places: impl Iterator<Item = &'p Path>) -> Vec<PathBuf> {
 /// Those for all models.
 pub(crate) fn all() -> Vec<PathBuf> {
     let Some(cache) = user_cache() else { return Vec::new() };
-    let entries = cache.join("kv").read_dir().into_iter().flatten().flatten();
-    let mut dirs: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    let mut dirs = entries(&cache.join("kv"));
     dirs.retain(|dir| dir.is_dir());
     dirs.sort();
     dirs

@@ -161,9 +161,7 @@ fn start(client: LaunchClient, served: ServerFacts) -> ProgramStart {
             arguments: Vec::new(),
         },
         LaunchClient::Codex => {
-            // Strings of TOML; JSON's escapes are among those of TOML.
-            let text = |text: &str| Value::from(text).to_string();
-            let address = text(&format!("{url}/v1"));
+            let address = toml_string(&format!("{url}/v1"));
             let provider = [
                 "name=\"sws\"".to_owned(),
                 format!("base_url={address}"),
@@ -172,17 +170,19 @@ fn start(client: LaunchClient, served: ServerFacts) -> ProgramStart {
                 format!("stream_idle_timeout_ms={HOUR}"),
             ];
             let mut settings = vec![
-                format!("model={}", text(&model)),
+                format!("model={}", toml_string(&model)),
                 "model_provider=\"sws\"".to_owned(),
                 format!("model_providers.sws={{{}}}", provider.join(",")),
             ];
-            settings.extend(context.map(|context| format!("model_context_window={context}")));
-            ProgramStart {
-                program,
-                variables: vec![("SWS_API_KEY", key)],
-                unset: &[],
-                arguments: settings.into_iter().flat_map(|it| ["-c".to_owned(), it]).collect(),
+            if let Some(context) = context {
+                settings.push(format!("model_context_window={context}"));
             }
+            let mut arguments = Vec::with_capacity(2 * settings.len());
+            for setting in settings {
+                arguments.push("-c".to_owned());
+                arguments.push(setting);
+            }
+            ProgramStart { program, variables: vec![("SWS_API_KEY", key)], unset: &[], arguments }
         }
         LaunchClient::Aider => ProgramStart {
             program,
@@ -193,6 +193,11 @@ fn start(client: LaunchClient, served: ServerFacts) -> ProgramStart {
                 .to_vec(),
         },
     }
+}
+
+/// A string of TOML; JSON's escapes are among those of TOML.
+fn toml_string(text: &str) -> String {
+    Value::from(text).to_string()
 }
 
 impl ProgramStart {
@@ -218,16 +223,22 @@ impl ProgramStart {
 
 /// A word of a shell's command line.
 fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) {
         true => word.to_owned(),
         false => format!("'{}'", word.replace('\'', r"'\''")),
     }
 }
 
+/// True for a character that no shell obeys.
+fn is_plain(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c)
+}
+
 fn served(args: &Launch) -> anyhow::Result<ServerFacts> {
     for (option, given) in [("--url", Some(&args.url)), ("--api-key", args.api_key.as_ref())] {
-        if given.is_some_and(|given| given.contains(|c: char| c.is_control())) {
+        if let Some(given) = given
+            && given.contains(char::is_control)
+        {
             bail!("{option} has a control character; give it without");
         }
     }
@@ -235,14 +246,13 @@ fn served(args: &Launch) -> anyhow::Result<ServerFacts> {
     let Some((scheme, place)) = url.split_once("://") else {
         bail!("--url {}: give an address such as http://127.0.0.1:8080", args.url);
     };
-    let key = args.api_key.clone().unwrap_or_else(|| "any".to_owned());
+    let key = args.api_key.as_deref().unwrap_or("any").to_owned();
     match (&args.name, scheme) {
         (Some(name), "http" | "https") => {
             Ok(ServerFacts { url, key, model: name.clone(), ..ServerFacts::default() })
         }
         (None, "http") => {
-            let answer = ServerAddress::of(place).get("/v1/models", &key);
-            let models = match answer.and_then(|body| body.json(MOST_BYTES)) {
+            let models = match models_of(place, &key) {
                 Ok(models) => models,
                 Err(why) => bail!(
                     "cannot ask {url} for its model ({why}); start a server with `sws serve MODEL`, or name another with --url"
@@ -252,14 +262,12 @@ fn served(args: &Launch) -> anyhow::Result<ServerFacts> {
             let Some(id) = model["id"].as_str() else {
                 bail!("the server at {url} names no model; give its id with --name");
             };
-            let known = model["capabilities"].as_array();
-            let has = |name: &str| known.map(|known| known.iter().any(|it| it == name));
             Ok(ServerFacts {
                 model: id.to_owned(),
                 context: model["max_model_len"].as_u64(),
                 longest: model["meta"]["n_ctx_train"].as_u64(),
-                has_chat: has("chat"),
-                has_tools: has("tools"),
+                has_chat: has(model, "chat"),
+                has_tools: has(model, "tools"),
                 url,
                 key,
             })
@@ -269,6 +277,17 @@ fn served(args: &Launch) -> anyhow::Result<ServerFacts> {
         }
         _ => bail!("--url {}: only http and https are known", args.url),
     }
+}
+
+/// What a server tells of its models.
+fn models_of(place: &str, key: &str) -> anyhow::Result<Value> {
+    ServerAddress::of(place).get("/v1/models", key)?.json(MOST_BYTES)
+}
+
+/// True if a model has a capability; `None` if the server does not say.
+fn has(model: &Value, capability: &str) -> Option<bool> {
+    let known = model["capabilities"].as_array()?;
+    Some(known.iter().any(|it| it == capability))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use sws::Model;
 use sws_hub::{GGUF, Library};
 
@@ -19,9 +19,9 @@ pub(crate) fn run(args: &args::LinkArgs) -> anyhow::Result<ExitCode> {
     if model.gguf_stem().is_none() {
         bail!("`{file}` is not a GGUF file; shards and checkpoints are found by their directory");
     }
-    let library = Library::of_process().ok_or_else(|| {
-        anyhow!("there is no place for names; set HOME, or SWS_MODELS to a directory")
-    })?;
+    let Some(library) = Library::of_process() else {
+        bail!("there is no place for names; set HOME, or SWS_MODELS to a directory");
+    };
     let name = &args.name;
     let shards = library.of(name);
     if shards.iter().any(|shards| shards.form != GGUF) {

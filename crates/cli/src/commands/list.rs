@@ -13,10 +13,10 @@ use sws_hub::{
     GGUF, HubCache, Library, cache_variable, gguf_models, is_whole, library_variable, short_commit,
 };
 
-use super::machine::about;
 use super::print_report;
+use super::rounded::about;
 use crate::args;
-use crate::here::{Here, all};
+use crate::here::{self, Here, all, file_names};
 use crate::table::{table, wrapped};
 use crate::terminal::note;
 
@@ -125,21 +125,16 @@ fn within(dir: &Path) -> anyhow::Result<Vec<ListRow>> {
             bail!("`{}` cannot be read ({error}); give another --dir", dir.display())
         }
     };
-    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-    let names: Vec<String> = names.collect();
+    let names = file_names(entries);
     let mut rows = Vec::new();
     for files in gguf_models(names.iter().map(String::as_str)).into_values() {
         let Some(first) = files.first() else { continue };
         let path = dir.join(first);
-        let mut bytes: u64 = 0;
-        for file in &files {
-            bytes = bytes.saturating_add(dir.join(file).metadata().map_or(0, |about| about.len()));
-        }
         let mut row = ListRow {
             model: path.display().to_string(),
             form: GGUF.to_owned(),
             model_type: None,
-            bytes,
+            bytes: here::size(dir, &files),
             smallest_budget: None,
             in_memory_budget: None,
             complete: is_whole(&files),

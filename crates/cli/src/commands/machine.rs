@@ -1,25 +1,22 @@
 //! The machine that a plan is for: this one, measured briefly, or another one, described in a file.
 
-use std::io::Read;
-use std::ops::RangeInclusive;
-use std::path::{Path, PathBuf};
+pub(crate) mod disk;
 
-use anyhow::{anyhow, bail};
+use std::ops::RangeInclusive;
+use std::path::Path;
+
+use anyhow::bail;
 use serde::{Deserialize, Serialize};
-use sws::{Computing, Model, Others, RamBudget, Threads, disk_speed, drives_speed, memory_speed};
+use sws::{Computing, Model, Others, RamBudget, Threads, drives_speed, memory_speed};
 use sws_engine::{PerToken, TokenCosts};
-use sws_format::{FileEntry, Manifest, ModelIdentity, open_regular};
 use sws_kernels::Encoding;
-use sws_os::identity::FileIdentity;
 use sws_store::{ReaderKind, SystemMemory};
 
-use sws_hub::Library;
-
+use super::rounded::{digits, time};
 use super::size;
-use crate::here::newest;
+use crate::input::read_beginning;
+use disk::disk_of_models;
 
-/// Smallest file whose speed says something about a disk.
-const PROBED: u64 = 16 << 20;
 /// Largest description.
 const MOST_BYTES: u64 = 64 << 10;
 /// Bounds of what a description says.
@@ -65,27 +62,28 @@ impl Machine {
             disk_bytes_per_second: disk,
             is_of_the_program,
             memory_bytes_per_second: memory_speed(threads),
-            others_share: others.and_then(|others| others.share()),
+            others_share: others.as_ref().and_then(Others::share),
             ..Machine::unmeasured(threads)
         }
     }
 
     /// This machine, without its speeds.
     pub(crate) fn unmeasured(threads: &Threads) -> Machine {
-        let memory = SystemMemory::now();
-        Machine {
-            ram_bytes: memory.as_ref().map_or(0, |memory| memory.total),
-            free_bytes: memory.map(|memory| memory.available),
-            threads: threads.count().try_into().ok(),
-            ..Machine::default()
+        let threads = threads.count().try_into().ok();
+        let mut machine = Machine { threads, ..Machine::default() };
+        if let Some(memory) = SystemMemory::now() {
+            machine.ram_bytes = memory.total;
+            machine.free_bytes = Some(memory.available);
         }
+        machine
     }
 
     /// The machine with at most so many bytes per second from its disk.
     pub(crate) fn kept_to(self, most: Option<u64>) -> Machine {
-        let most = most.map(|most| most as f64);
-        match (self.disk_bytes_per_second, most) {
-            (Some(speed), Some(most)) if most < speed => {
+        let Some(most) = most else { return self };
+        let most = most as f64;
+        match self.disk_bytes_per_second {
+            Some(speed) if most < speed => {
                 Machine { disk_bytes_per_second: Some(most), is_disk_limited: true, ..self }
             }
             _ => self,
@@ -95,18 +93,18 @@ impl Machine {
     /// Reads a description.
     pub(crate) fn described(path: &Path) -> anyhow::Result<Machine> {
         let shown = path.display();
-        let mut json = Vec::new();
-        let read = open_regular(path).and_then(|file| file.take(MOST_BYTES).read_to_end(&mut json));
-        if let Err(e) = read {
-            bail!("`{shown}` cannot be read: {e}; give a description of a machine");
-        }
-        Machine::parse(&json).map_err(|why| {
+        let json = match read_beginning(path, MOST_BYTES) {
+            Ok(json) => json,
+            Err(e) => bail!("`{shown}` cannot be read: {e}; give a description of a machine"),
+        };
+        match Machine::parse(&json) {
+            Ok(machine) => Ok(machine),
             // It repeats what the file says.
-            let why = clipped(&why);
-            anyhow!(
-                "`{shown}` describes no machine ({why}); write JSON as `sws plan --json` prints it under `machine`"
-            )
-        })
+            Err(why) => bail!(
+                "`{shown}` describes no machine ({}); write JSON as `sws plan --json` prints it under `machine`",
+                clipped(&why)
+            ),
+        }
     }
 
     fn parse(json: &[u8]) -> Result<Machine, String> {
@@ -125,13 +123,17 @@ impl Machine {
         if self.free_bytes > Some(self.ram_bytes) {
             return Err("free_bytes is more than ram_bytes".to_owned());
         }
-        if self.threads.is_some_and(|threads| !(1..=MOST_THREADS).contains(&threads)) {
+        if let Some(threads) = self.threads
+            && !(1..=MOST_THREADS).contains(&threads)
+        {
             return Err(format!("threads is not between 1 and {MOST_THREADS}"));
         }
         if speeds.any(|speed| !SPEEDS.contains(&speed)) {
             return Err("a speed is not between 1e3 and 1e15 bytes per second".to_owned());
         }
-        if self.others_share.is_some_and(|share| !(0.0..=1.0).contains(&share)) {
+        if let Some(share) = self.others_share
+            && !(0.0..=1.0).contains(&share)
+        {
             return Err("others_share is not between 0 and 1".to_owned());
         }
         Ok(())
@@ -224,16 +226,6 @@ impl Machine {
     }
 }
 
-/// A number with two digits that count, as estimates have no more.
-pub(crate) fn digits(number: f64) -> String {
-    if !(number.is_finite() && number > 0.0) {
-        return "-".to_owned();
-    }
-    let rounded: f64 = format!("{number:.1e}").parse().unwrap_or(number);
-    let decimals = 1 - rounded.log10().floor() as i32;
-    format!("{rounded:.0$}", decimals.clamp(0, 6) as usize)
-}
-
 /// Tokens per second, or seconds per token where that is the larger number.
 fn speed(pace: f64) -> String {
     match pace {
@@ -242,125 +234,19 @@ fn speed(pace: f64) -> String {
     }
 }
 
-/// A time in the largest unit of which there are two.
-pub(crate) fn time(seconds: f64) -> String {
-    match seconds {
-        _ if seconds < 0.1 => "< 0.1 s".to_owned(),
-        _ if seconds < 120.0 => format!("{} s", digits(seconds)),
-        _ if seconds < 7200.0 => format!("{} min", digits(seconds / 60.0)),
-        _ => format!("{} h", digits(seconds / 3600.0)),
-    }
-}
-
-/// An estimate of bytes.
-pub(crate) fn about(bytes: u64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB"];
-    let mut number = bytes as f64;
-    let mut unit = 0;
-    while number >= 1000.0 && unit + 1 < units.len() {
-        number /= 1024.0;
-        unit += 1;
-    }
-    match bytes {
-        0 => "0".to_owned(),
-        _ if unit == 0 => format!("{bytes} B"),
-        _ => format!("{} {}", digits(number), units[unit]),
-    }
-}
-
-/// The speed of the disk where models are: of a file of the newest, or of this program, whose disk it
-/// may be. True if it is not known to be.
-fn disk_of_models(reader: ReaderKind) -> (Option<f64>, bool) {
-    for here in newest() {
-        if let Some((file, len)) = here.path.and_then(|path| largest_file(&path))
-            && len >= PROBED
-            && let Some(speed) = speed_of_file(&file, reader)
-        {
-            return (Some(speed), false);
-        }
-    }
-    let Ok(program) = std::env::current_exe() else { return (None, false) };
-    let models = Library::of_process().and_then(|library| device(library.dir()));
-    let is_elsewhere = models.is_none() || models != device(&program);
-    (speed_of_file(&program, reader), is_elsewhere)
-}
-
-/// The device of a path, or of its nearest parent that exists.
-fn device(path: &Path) -> Option<u64> {
-    let existing = path.ancestors().find(|path| path.exists())?;
-    Some(FileIdentity::at(existing).ok()?.device)
-}
-
-/// The largest file of a directory, or the file itself.
-fn largest_file(path: &Path) -> Option<(PathBuf, u64)> {
-    let entries = path.read_dir().into_iter().flatten().flatten();
-    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-    files.push(path.to_owned());
-    let mut largest = None;
-    for file in files {
-        if let Ok(about) = file.metadata()
-            && about.is_file()
-            && largest.as_ref().is_none_or(|(_, len)| about.len() >= *len)
-        {
-            largest = Some((file, about.len()));
-        }
-    }
-    largest
-}
-
-fn speed_of_file(path: &Path, reader: ReaderKind) -> Option<f64> {
-    let dir = path.parent()?;
-    let name = path.file_name()?.to_str()?.to_owned();
-    let file = FileEntry { path: name, len: path.metadata().ok()?.len() };
-    let model = ModelIdentity { model_type: String::new(), fingerprint: String::new() };
-    let pieces = Vec::new();
-    let copies = Vec::new();
-    let manifest = Manifest { model, encoding: None, files: vec![file], pieces, copies };
-    disk_speed(&manifest, dir, reader)
-}
-
 /// The beginning of a long text, up to the end of a word.
 fn clipped(text: &str) -> String {
     let Some((end, _)) = text.char_indices().nth(120) else { return text.to_owned() };
-    let words = text[..end].rsplit_once(' ').map_or(&text[..end], |(words, _)| words);
+    let words = match text[..end].rsplit_once(' ') {
+        Some((words, _)) => words,
+        None => &text[..end],
+    };
     format!("{} ..", words.trim_end_matches(','))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn two_digits_count() {
-        let cases = [
-            (0.0, "-"),
-            (f64::INFINITY, "-"),
-            (0.0714, "0.071"),
-            (0.5, "0.50"),
-            (2.149, "2.1"),
-            (17.9, "18"),
-            (9.96, "10"),
-            (99.6, "100"),
-            (4016.9, "4000"),
-        ];
-        for (number, shown) in cases {
-            assert_eq!(digits(number), shown);
-        }
-        let times = [(0.4, "0.40 s"), (119.0, "120 s"), (130.0, "2.2 min"), (86400.0, "24 h")];
-        for (seconds, shown) in times {
-            assert_eq!(time(seconds), shown);
-        }
-        let sizes = [
-            (0, "0"),
-            (999, "999 B"),
-            (1020, "1.0 KiB"),
-            (1 << 29, "510 MiB"),
-            (7 << 40, "7200 GiB"),
-        ];
-        for (bytes, shown) in sizes {
-            assert_eq!(about(bytes), shown);
-        }
-    }
 
     #[test]
     fn speeds_that_are_not_known_give_no_estimate() {

@@ -31,6 +31,7 @@ pub(crate) mod push;
 mod remote;
 pub(crate) mod replay;
 pub(crate) mod rm;
+mod rounded;
 pub(crate) mod run;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;
@@ -99,6 +100,14 @@ fn shards(typed: &Path) -> anyhow::Result<PathBuf> {
         // The command itself says what is wrong with the directory.
         Err(sws::Error::NoPath { path }) => Ok(path),
         found => Ok(found?),
+    }
+}
+
+/// Each of two numbers, if there are any.
+fn both(pair: Option<[u64; 2]>) -> [Option<u64>; 2] {
+    match pair {
+        Some([first, second]) => [Some(first), Some(second)],
+        None => [None, None],
     }
 }
 

@@ -14,7 +14,7 @@ use sws_model::ModelSpec;
 use super::machine::Machine;
 use super::plan::why::{self, SettingReason};
 use super::remote::Remote;
-use super::{count, print_report, size};
+use super::{both, count, print_report, size};
 use crate::args::PlanArgs;
 use crate::table::wrapped;
 use formats::{FormatRow, Timed};
@@ -119,9 +119,11 @@ impl OutlineReport {
             None => (None, None, None, None, None),
         };
         let budgets = formats::budgets(asked);
-        let sequence = outline.sequence(options.kv);
+        let sequence = outline.sequence(options.kv).map(|bytes| [bytes.position, bytes.fixed]);
+        let [kv_bytes_per_position, kv_fixed_bytes] = both(sequence);
         let description = outline.description().clone();
-        let parameters = outline.spec().map(|spec| spec.parameters());
+        let parameters = outline.spec().map(ModelSpec::parameters);
+        let [parameters, parameters_per_token] = both(parameters);
         let timed = Timed { machine, threads };
         let formats = match named {
             Some(encoding) => outline.format(encoding).into_iter().collect(),
@@ -142,10 +144,10 @@ impl OutlineReport {
             experts_per_token: description.top_k,
             expert_width: description.expert_width,
             quantised: description.quantised,
-            parameters: parameters.map(|[all, _]| all),
-            parameters_per_token: parameters.map(|[_, active]| active),
-            kv_bytes_per_position: sequence.map(|bytes| bytes.position),
-            kv_fixed_bytes: sequence.map(|bytes| bytes.fixed),
+            parameters,
+            parameters_per_token,
+            kv_bytes_per_position,
+            kv_fixed_bytes,
             asked,
             machine,
             hub,
@@ -173,7 +175,7 @@ impl OutlineReport {
         let Some(format) = outline.format(best.plain) else { return Ok(None) };
         let footprint = outline.footprint(format, options)?;
         let Some(plan) = footprint.plan(ram) else { return Ok(None) };
-        let at = self.budgets.iter().position(|&budget| budget == ram);
+        let at = self.column();
         let choices = why::PlanSettings {
             args,
             spec,
@@ -279,9 +281,12 @@ impl OutlineReport {
         if self.named {
             return self.formats.first();
         }
-        let at = self.budgets.iter().position(|&budget| Some(budget) == self.asked);
-        let fits = |bytes| self.hub.as_ref().is_none_or(|hub| hub.fits(bytes));
-        formats::best(&self.formats, at, &fits)
+        formats::best(&self.formats, self.column(), self.hub.as_ref())
+    }
+
+    /// Index of the budget in question.
+    fn column(&self) -> Option<usize> {
+        formats::column(&self.budgets, self.asked?)
     }
 
     /// Whether the model runs on a machine, and how fast, in that format.
@@ -292,13 +297,13 @@ impl OutlineReport {
         let Some(ram) = self.asked else {
             return format!("runs in {} with --ram {}MiB\n", row.format, row.smallest_budget >> 20);
         };
-        let at = self.budgets.iter().position(|&budget| budget == ram).unwrap_or(0);
+        let at = self.column().unwrap_or(0);
         if row.read_bytes_per_token[at].is_none() {
             let format = &row.format;
             let least = row.smallest_budget >> 20;
             return format!("does not run within {}: {format} needs {least}MiB\n", size(ram));
         }
-        if self.hub.as_ref().is_some_and(|hub| !hub.fits(row.bytes)) {
+        if !formats::fits(self.hub.as_ref(), row.bytes) {
             let format = &row.format;
             let bytes = size(row.bytes);
             return format!("does not fit this disk: shards in {format} take {bytes}\n");

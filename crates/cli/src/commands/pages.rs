@@ -57,8 +57,10 @@ fn describe(command: &Command, text: &mut String) {
     for heading in headings {
         let title = heading.unwrap_or("argument or option");
         let _ = write!(text, "\n| {} | |\n|---|---|\n", title.to_lowercase());
-        for arg in args.iter().filter(|arg| arg.get_help_heading() == heading) {
-            let _ = writeln!(text, "| `{}` | {} |", spelling(arg), purpose(arg));
+        for arg in &args {
+            if arg.get_help_heading() == heading {
+                let _ = writeln!(text, "| `{}` | {} |", spelling(arg), purpose(arg));
+            }
         }
     }
     for child in visible(command) {
@@ -72,9 +74,14 @@ fn is_shown(arg: &Arg) -> bool {
 
 /// How an argument is typed.
 fn spelling(arg: &Arg) -> String {
-    let short = arg.get_short().map_or(String::new(), |short| format!("-{short}, "));
-    let value = arg.get_value_names().and_then(|names| names.first());
-    let value = value.map_or(String::new(), ToString::to_string);
+    let short = match arg.get_short() {
+        Some(short) => format!("-{short}, "),
+        None => String::new(),
+    };
+    let value = match arg.get_value_names() {
+        Some([first, ..]) => first.to_string(),
+        _ => String::new(),
+    };
     match arg.get_long() {
         None if arg.is_required_set() => value,
         None => format!("[{value}]"),

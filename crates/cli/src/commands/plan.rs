@@ -2,103 +2,102 @@
 
 mod ledger;
 mod prompts;
+mod rows;
 pub(crate) mod why;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use serde::Serialize;
 use serde_json::json;
 use sws::{
-    Computing, Dry, Footprint, Format, Model, Needs, Others, Outline, Planning, SequenceBytes,
-    TextCodec, Threads,
+    Dry, Footprint, Format, Model, Needs, Others, Outline, Planning, SequenceBytes, TextCodec,
+    Threads,
 };
-use sws_engine::{MemoryUse, PerToken, Plan, PlanOptions, Planner, RamBudget};
+use sws_engine::{PlanOptions, RamBudget};
 use sws_format::{Dtype, Manifest, PieceKind};
 use sws_kernels::{Activations, Encoding};
 use sws_model::Inventory;
 use sws_store::{PieceLayout, Read};
 
 use super::doctor;
-use super::machine::{Machine, about, digits};
+use super::machine::Machine;
 use super::outline::formats::{self, Timed};
 use super::outline::{self, PlanSubject};
 use super::remote::{self, Remote, RemoteModel};
-use super::{print, print_json, size};
-use crate::table::{table, wrapped};
+use super::{both, print, print_json};
+use crate::table::wrapped;
 use crate::terminal::{Meanwhile, note};
 use crate::{args, limits, model, process};
 use prompts::{first_tokens, long, prompts};
+use rows::{budgets, row};
 
-/// Maximum number of steps between the smallest budget and one that is large enough.
-const STEPS: u64 = 6;
-const GIB: u64 = 1 << 30;
 /// Said on a terminal meanwhile.
 const MEASURING: &str = "measuring disk and memory";
 
-/// The plan for one budget.
-#[derive(Debug, Serialize)]
-struct PlanRow {
-    budget: u64,
-    pinned_bytes: u64,
-    ring_bytes: u64,
-    slots: usize,
-    lent: usize,
-    chunk: usize,
-    context: usize,
-    /// Estimated, as are the following fields.
-    hit_rate: Option<f64>,
-    read_bytes_per_token: u64,
-    tokens_per_second: Option<f64>,
-}
-
 pub(crate) fn run(args: &args::PlanArgs) -> anyhow::Result<ExitCode> {
     let described = args.describe.as_deref().map(Machine::described).transpose()?;
-    let threads = described.and_then(|machine| machine.threads);
+    let threads = described.unwrap_or_default().threads;
     let threads = limits::threads(args.threads.or(threads))?;
-    let machine = |model: Option<&Model>| {
-        let machine = match described {
-            Some(machine) => machine,
-            None if args.no_probe => Machine::unmeasured(&threads),
-            None => Machine::measure(model, args.reader, &threads),
-        };
-        // Each drive may be read at this rate.
-        let drives = model.map_or(1, |model| 1 + model.mirrors().len() as u64);
-        machine.kept_to(args.max_disk_rate.map(|rate| rate.saturating_mul(drives)))
-    };
     let measures = (described.is_none() && !args.no_probe).then_some(&threads);
     let (found, remote) = match (model::open(args.model.as_deref()), &args.model) {
         (Err(error), Some(name)) => found(error.downcast()?, name)?,
         (opened, _) => {
             let mut model = opened?;
             model::spread(&mut model, &args.also)?;
-            let planned = PlannedModel { machine: &machine, described, measures, remote: None };
+            let planned = PlannedModel { described, measures, remote: None };
             return with_weights(args, &model, planned, &threads);
         }
     };
     let remote = if described.is_some() { remote.map(Remote::elsewhere) } else { remote };
     match found {
         RemoteModel::Outline(outline, named) => {
-            let measuring = measures.map(|_| Meanwhile::new(MEASURING));
-            let machine = machine(None);
+            let measuring = measuring(measures);
+            let machine = machine(args, None, described, &threads);
             drop(measuring);
             let asked = PlanSubject { machine, threads: measures, ram: None, why: None, remote };
             without_weights(args, &outline, named, asked, &threads)
         }
         RemoteModel::Sketch(sketch) => {
-            let planned = PlannedModel { machine: &machine, described, measures, remote };
-            Model::open_counted(&sketch.path, None, process::heap)
-                .map_err(anyhow::Error::from)
-                .and_then(|model| with_weights(args, &model, planned, &threads))
-                .map_err(|error| sketch.explained(error))
+            let planned = PlannedModel { described, measures, remote };
+            let done = match Model::open_counted(&sketch.path, None, process::heap) {
+                Ok(model) => with_weights(args, &model, planned, &threads),
+                Err(error) => Err(error.into()),
+            };
+            match done {
+                Err(error) => Err(sketch.explained(error)),
+                done => done,
+            }
         }
     }
 }
 
+/// The machine of a plan: the described one, or this one, measured with a model whose weights are here.
+fn machine(
+    args: &args::PlanArgs,
+    model: Option<&Model>,
+    described: Option<Machine>,
+    threads: &Threads,
+) -> Machine {
+    let machine = match described {
+        Some(machine) => machine,
+        None if args.no_probe => Machine::unmeasured(threads),
+        None => Machine::measure(model, args.reader, threads),
+    };
+    // Each drive may be read at this rate.
+    let drives = match model {
+        Some(model) => 1 + model.mirrors().len() as u64,
+        None => 1,
+    };
+    machine.kept_to(args.max_disk_rate.map(|rate| rate.saturating_mul(drives)))
+}
+
+/// Says on a terminal that something is measured, if it is.
+fn measuring(measures: Option<&Threads>) -> Option<Meanwhile> {
+    measures.map(|_| Meanwhile::new(MEASURING))
+}
+
 /// The subject of a plan with weights, besides the model.
 struct PlannedModel<'t> {
-    /// Returns the machine, measured with a model whose weights are here.
-    machine: &'t dyn Fn(Option<&Model>) -> Machine,
     /// The machine of `--describe`.
     described: Option<Machine>,
     /// Threads on which to measure how long tokens are computed, if this is the machine.
@@ -114,8 +113,8 @@ fn with_weights(
     planned: PlannedModel<'_>,
     threads: &Threads,
 ) -> anyhow::Result<ExitCode> {
-    let PlannedModel { machine, described, measures, remote } = planned;
-    let measuring = measures.map(|_| Meanwhile::new(MEASURING));
+    let PlannedModel { described, measures, remote } = planned;
+    let measuring = measuring(measures);
     // What finds it, where that was typed: a GGUF file and not its directory, an id and not a snapshot.
     let supplier = model.supplier().map(PathBuf::from);
     let shown = supplier.as_deref().or(args.model.as_deref()).unwrap_or(model.dir());
@@ -143,21 +142,25 @@ fn with_weights(
     // Only now, as measuring takes memory that would count as this process's.
     let others = Others::begin();
     let on_disk = remote.is_none() && supplier.is_none();
-    let mut machine = machine(on_disk.then_some(model));
-    let tier = args.options().kernels();
-    let mut dry = measures.and_then(|threads| Dry::new(tier, threads));
-    let computing = dry.as_mut().and_then(|dry| dry.token(model.spec(), model.manifest()));
-    let of_prompt = dry.as_mut().and_then(|dry| dry.prompt(model.spec(), model.manifest()));
-    drop(dry);
+    let mut machine = machine(args, on_disk.then_some(model), described, threads);
+    let mut computing = None;
+    let mut of_prompt = None;
+    if let Some(threads) = measures
+        && let Some(mut dry) = Dry::new(args.options().kernels(), threads)
+    {
+        computing = dry.token(model.spec(), model.manifest());
+        of_prompt = dry.prompt(model.spec(), model.manifest());
+    }
     if measures.is_some() {
-        machine.others_share = others.and_then(|others| others.share());
+        machine.others_share = others.as_ref().and_then(Others::share);
     }
     let prompts = prompts(&plan, machine, of_prompt.as_ref());
-    let row = |plan: &Plan| row(plan, machine, computing);
-    let rows: Vec<PlanRow> = budgets(&planner, ram, total.max(ram))
-        .into_iter()
-        .filter_map(|ram| Some(row(&planner.plan(ram).ok()?)))
-        .collect();
+    let mut rows = Vec::new();
+    for ram in budgets(&planner, ram, total.max(ram)) {
+        if let Ok(plan) = planner.plan(ram) {
+            rows.push(row(&plan, machine, computing));
+        }
+    }
     let formats_at = formats::budgets(Some(ram));
     let formats = match formats_of(model) {
         None => None,
@@ -170,12 +173,13 @@ fn with_weights(
     let reasons = match args.why {
         false => None,
         true => {
-            let made = formats.as_ref().and_then(|rows| {
-                let at = formats_at.iter().position(|&budget| budget == ram);
-                let best = formats::best(rows, at, &|_| true)?;
-                Some(format!("; shards: {}", formats::reason(rows, best, ram, at)))
-            });
-            let [name, because] = why::encoding(model.manifest().encoding, planner.weights());
+            let [name, mut because] = why::encoding(model.manifest().encoding, planner.weights());
+            let at = formats::column(&formats_at, ram);
+            if let Some(rows) = &formats
+                && let Some(best) = formats::best(rows, at, None)
+            {
+                because += &format!("; shards: {}", formats::reason(rows, best, ram, at));
+            }
             let choices = why::PlanSettings {
                 args,
                 spec: model.spec(),
@@ -186,7 +190,7 @@ fn with_weights(
                 other: &|ram| planner.plan(ram).ok(),
                 smallest: planner.smallest(),
                 in_memory: Footprint::of(model, plan_options(args, threads))?.in_memory(),
-                encoding: [name, because + &made.unwrap_or_default()],
+                encoding: [name, because],
                 readers: match measures {
                     Some(_) if on_disk => doctor::readers(model),
                     _ => Vec::new(),
@@ -200,16 +204,16 @@ fn with_weights(
     let tables = planner.layer_tables();
     drop(measuring);
     if args.json {
-        let ledger: serde_json::Map<_, _> = plan
-            .ledger
-            .lines()
-            .map(|(what, bytes)| (what.name().to_owned(), bytes.into()))
-            .collect();
+        let mut ledger = serde_json::Map::new();
+        for (what, bytes) in plan.ledger.lines() {
+            ledger.insert(what.name().to_owned(), bytes.into());
+        }
+        let [table_bytes, table_row_bytes] = both(tables);
         print_json(&json!({
             "model": shown,
             "weight_bytes": planner.weights(),
-            "table_bytes": tables.map(|[bytes, _]| bytes),
-            "table_row_bytes": tables.map(|[_, rows]| rows),
+            "table_bytes": table_bytes,
+            "table_row_bytes": table_row_bytes,
             "smallest_budget": planner.smallest(),
             "budget": ram,
             "activations": args.activations.name(),
@@ -220,7 +224,7 @@ fn with_weights(
             "experts_stream": plan.experts_stream,
             "pinned_pieces": plan.pinned.len(),
             "reads_per_expert": reads_per_expert(model.manifest()),
-            "plan": row(&plan),
+            "plan": row(&plan, machine, computing),
             "why": reasons,
             "hits_of_tokens": hits.tokens(),
             "machine": machine,
@@ -228,7 +232,7 @@ fn with_weights(
             "first_token_seconds": long(&prompts).map(|prompt| prompt.first_token_seconds),
             "prompts": prompts,
             "budgets": rows,
-            "formats_at": formats.as_ref().map(|_| formats_at),
+            "formats_at": formats.is_some().then_some(formats_at),
             "formats": formats,
         }))?;
     } else {
@@ -241,7 +245,7 @@ fn with_weights(
             print(&format!("{text}\n{}", outline::estimates(hits)))?;
             return Ok(ExitCode::SUCCESS);
         }
-        let mut text = text(shown, &planner, ram, machine, &rows, &first);
+        let mut text = rows::text(shown, &planner, ram, machine, &rows, &first);
         text += &outline::estimates(hits);
         if let Some(reads @ 2..) = reads_per_expert(model.manifest()) {
             text += &wrapped(&format!(
@@ -264,11 +268,11 @@ fn with_weights(
                 "\n`sws shard` makes other formats, whose sizes follow from the configuration. ";
             text += &wrapped(&format!("{lead}{}", formats::heading(paced)));
             text += &formats::table(rows, &formats_at, paced);
-            let at = formats_at.iter().position(|&budget| budget == ram);
-            text.extend(formats::best(rows, at, &|_| true).map(|best| {
+            let at = formats::column(&formats_at, ram);
+            if let Some(best) = formats::best(rows, at, None) {
                 let reason = formats::reason(rows, best, ram, at);
-                wrapped(&format!("\n`sws shard --encoding auto` makes {reason}\n"))
-            }));
+                text += &wrapped(&format!("\n`sws shard --encoding auto` makes {reason}\n"));
+            }
         }
         if args.memory {
             text += &format!("\n{}", ledger::text(&plan, &inventory));
@@ -338,10 +342,12 @@ fn formats_of(model: &Model) -> Option<(Outline, Vec<Format>)> {
 fn is_in_other_floats(manifest: &Manifest) -> bool {
     let mut all: u64 = 0;
     let mut others: u64 = 0;
-    for tensor in manifest.pieces.iter().flat_map(|piece| &piece.tensors) {
-        all = all.saturating_add(tensor.stored_bytes());
-        if matches!(tensor.dtype, Dtype::F16 | Dtype::F32) {
-            others = others.saturating_add(tensor.stored_bytes());
+    for piece in &manifest.pieces {
+        for tensor in &piece.tensors {
+            all = all.saturating_add(tensor.stored_bytes());
+            if matches!(tensor.dtype, Dtype::F16 | Dtype::F32) {
+                others = others.saturating_add(tensor.stored_bytes());
+            }
         }
     }
     others > all / 2
@@ -349,78 +355,13 @@ fn is_in_other_floats(manifest: &Manifest) -> bool {
 
 /// The most reads that the first expert of a layer takes; none without experts.
 fn reads_per_expert(manifest: &Manifest) -> Option<usize> {
-    let first = manifest.pieces.iter().filter(|piece| piece.id.kind() == PieceKind::Expert(0));
-    let reads = |read| Some(PieceLayout::new(manifest, read).ok()?.segments().len());
-    first.filter_map(|piece| reads(Read::Piece(piece.id))).max()
-}
-
-fn row(plan: &Plan, machine: Machine, computing: Option<Computing>) -> PlanRow {
-    let PerToken { experts, hit_rate, .. } = plan.per_token;
-    PlanRow {
-        budget: plan.ledger.budget(),
-        pinned_bytes: plan.ledger.get(MemoryUse::Pinned),
-        ring_bytes: plan.ledger.get(MemoryUse::Ring),
-        slots: plan.slots.iter().map(|class| class.count).sum(),
-        lent: plan.lent.iter().map(|class| class.count).sum(),
-        chunk: plan.chunk,
-        context: plan.context,
-        hit_rate: (experts > 0).then_some(hit_rate),
-        read_bytes_per_token: plan.per_token.read(),
-        tokens_per_second: machine.pace(&plan.per_token, computing),
+    let mut most: Option<usize> = None;
+    for piece in &manifest.pieces {
+        if piece.id.kind() == PieceKind::Expert(0)
+            && let Ok(layout) = PieceLayout::new(manifest, Read::Piece(piece.id))
+        {
+            most = most.max(Some(layout.segments().len()));
+        }
     }
-}
-
-/// Budgets for the table: the smallest, the requested one, those of common machines, and steps in
-/// between, up to more than enough.
-fn budgets(planner: &Planner, asked: u64, most: u64) -> Vec<u64> {
-    let smallest = planner.smallest();
-    let weights = planner.weights();
-    let enough = smallest + weights + weights / 4 + GIB.min(weights);
-    let end = most.min(enough).max(smallest);
-    let mut step = if weights < GIB { 16 << 20 } else { GIB };
-    while (end - smallest) / step > STEPS {
-        step *= 2;
-    }
-    let first = (smallest + 1).next_multiple_of(step);
-    let mut budgets: Vec<u64> = (first..=end).step_by(step as usize).collect();
-    budgets.extend(outline::BUDGETS.into_iter().filter(|&budget| budget < enough));
-    budgets.extend([smallest, asked]);
-    budgets.sort_unstable();
-    budgets.dedup();
-    budgets
-}
-
-fn text(
-    model: &Path,
-    planner: &Planner,
-    asked: u64,
-    machine: Machine,
-    rows: &[PlanRow],
-    first_tokens: &str,
-) -> String {
-    let pace = rows.iter().find(|row| row.budget == asked).and_then(|row| row.tokens_per_second);
-    let mut text = machine.answer("", asked, [pace, None]);
-    text += first_tokens;
-    text += &format!(
-        "{}: {} of weights\nthe smallest --ram is {}MiB (`min` takes the {} that are needed now)\n{}\n\n",
-        model.display(),
-        size(planner.weights()),
-        planner.smallest() >> 20,
-        size(planner.minimum()),
-        machine.line(),
-    );
-    let mut cells = Vec::new();
-    for row in rows {
-        cells.push(vec![
-            size(row.budget),
-            row.context.to_string(),
-            row.hit_rate.map_or("-".to_owned(), |rate| format!("{:.0} %", 100.0 * rate)),
-            about(row.read_bytes_per_token),
-            row.tokens_per_second.map_or("-".to_owned(), digits),
-            if row.budget == asked { "this plan".to_owned() } else { String::new() },
-        ]);
-    }
-    text = wrapped(&text);
-    text += &table(&["--ram", "context", "hits", "read/token", "tok/s", "<"], &cells);
-    text + "\n"
+    most
 }

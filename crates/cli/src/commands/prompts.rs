@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use serde::Serialize;
 use sws::{End, Generated, Model, NEW_TOKENS, Needs, TextCodec};
-use sws_engine::{Metrics, PlanError, peak_memory};
+use sws_engine::{Gauge, Metrics, PlanError, peak_memory};
 use sws_format::Clock;
 use sws_text::SAMPLER;
 
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
 
     let gauge = running.gauge();
     let live = RefCell::new(Live::new(gauge.clone(), false));
-    let before = gauge.as_ref().map(|gauge| gauge.read());
+    let before = gauge.as_ref().map(Gauge::read);
     let clock = Clock::real();
     let started = clock.now();
     let (lines, prompts): (Vec<usize>, Vec<Vec<u32>>) = prompts.into_iter().unzip();
@@ -136,9 +136,14 @@ pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
         }
         _ => String::new(),
     };
-    let memory =
-        peak_memory().map_or(String::new(), |bytes| format!(", peak memory {}", size(bytes)));
-    let with_seed = seed.map_or(String::new(), |seed| format!(", seed {seed}"));
+    let memory = match peak_memory() {
+        Some(bytes) => format!(", peak memory {}", size(bytes)),
+        None => String::new(),
+    };
+    let with_seed = match seed {
+        Some(seed) => format!(", seed {seed}"),
+        None => String::new(),
+    };
     note!(
         "\nsws: {}: {read} prompt tokens and {new} new in {seconds:.1} s, {:.1} tok/s{streamed}{memory}{with_seed}{}",
         count(shown, "text"),

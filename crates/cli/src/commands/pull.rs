@@ -4,31 +4,28 @@ mod auto;
 mod checks;
 mod report;
 mod several;
+mod shards;
 mod watch;
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 
-use sws::Progress;
-use sws_format::{Checkpoint, MANIFEST_FILE};
+use sws_format::MANIFEST_FILE;
 use sws_hub::{
-    ArrivalParts, Arriving, BegunDownload, CachedModel, Client, DownloadJob, DownloadWatch,
-    Environment, HubBlobs, HubCache, HubError, HubFile, Library, Listing, ModelId, ModelName,
-    RepositoryFiles, Staging, WeightFiles, check_places, check_space, choose_gguf, form,
-    free_space, has_safetensors, is_whole, keep, save, select, snapshot_files, staging,
+    BegunDownload, CachedModel, Client, DownloadJob, Environment, HubBlobs, HubCache, HubError,
+    HubFile, Library, Listing, ModelId, ModelName, RepositoryFiles, WeightFiles, check_places,
+    check_space, choose_gguf, form, free_space, has_safetensors, is_whole, keep, save, select,
+    snapshot_files, staging,
 };
 use sws_kernels::Encoding;
-use sws_shard::{ShardOptions, Sharded, resume};
-use sws_store::user_cache;
+use sws_shard::Sharded;
 
 use super::outline::DEFAULT;
-use super::{first, in_place, mirror, note_unused, remote, size};
-use crate::args;
-use crate::args::{PullForm, encoding};
+use super::remote::encoding_of;
+use super::{first, mirror, remote, size};
+use crate::args::{self, PullForm};
 use crate::interrupt::Ending;
-use crate::progress::ProgressStage;
 use crate::terminal::{note, yes};
 use auto::chosen;
 use checks::check;
@@ -84,7 +81,10 @@ pub(crate) fn offer(missing: &sws::Error) -> anyhow::Result<bool> {
     };
     pull.check_supported(&client, &listing, &selection)?;
     pull.check_room(&client, &listing, &selection)?;
-    let free = free_space(&place)?.map_or(String::new(), |free| format!(", {} free", size(free)));
+    let free = match free_space(&place)? {
+        Some(free) => format!(", {} free", size(free)),
+        None => String::new(),
+    };
     let question = format!(
         "sws: `{name}` is not on this machine. Download {} to `{}`{free}? [y/N] ",
         size(selection.weights.len()),
@@ -192,10 +192,9 @@ impl<'a> Pull<'a> {
         let id = &name.id;
         let named = name.revision.as_deref();
         let cached = environment.cache.as_ref().map(|dir| HubCache::new(dir).model(id));
-        let tagged = name.tag.as_deref().and_then(|tag| encoding(tag).ok());
         let encoding = match args.form {
             Some(PullForm::Shards(encoding)) => encoding,
-            _ => tagged.unwrap_or(DEFAULT),
+            _ => encoding_of(name).unwrap_or(DEFAULT),
         };
         let revision = args.revision.as_deref().or(named).unwrap_or(MAIN);
         Pull { args, name, id, revision, encoding, library: Library::of_process(), cached }
@@ -221,7 +220,7 @@ impl<'a> Pull<'a> {
         }
         // A directory that was typed may have any shards; the library knows which.
         let recorded = self.library.as_ref()?.path(self.id, &self.form()).canonicalize().ok()?;
-        let is_ours = out.canonicalize().is_ok_and(|out| out == recorded);
+        let is_ours = matches!(out.canonicalize(), Ok(out) if out == recorded);
         let is_complete = out.join(MANIFEST_FILE).is_file();
         // An empty directory is left where the removal of the last one was interrupted.
         let begun = staging(&out);
@@ -238,7 +237,20 @@ impl<'a> Pull<'a> {
 
     /// The tag, unless it names an encoding of shards.
     fn gguf_tag(&self) -> Option<&'a str> {
-        self.name.tag.as_deref().filter(|tag| encoding(tag).is_err())
+        match encoding_of(self.name) {
+            Some(_) => None,
+            None => self.name.tag.as_deref(),
+        }
+    }
+
+    /// The revision, unless it is the one of a name without any.
+    fn other_revision(&self) -> Option<&'a str> {
+        if self.revision == MAIN { None } else { Some(self.revision) }
+    }
+
+    /// The snapshot in the cache.
+    fn snapshot(&self) -> Option<PathBuf> {
+        self.cached.as_ref()?.snapshot(self.other_revision())
     }
 
     /// The checkpoint or the GGUF file that is meant in a snapshot.
@@ -255,9 +267,7 @@ impl<'a> Pull<'a> {
 
     /// Shards what the cache has.
     fn offline(&self) -> anyhow::Result<Obtained> {
-        let revision = Some(self.revision).filter(|&revision| revision != MAIN);
-        let snapshot = self.cached.as_ref().and_then(|cached| cached.snapshot(revision));
-        let found = match snapshot {
+        let found = match self.snapshot() {
             Some(dir) => self.within(dir),
             None => None,
         };
@@ -273,18 +283,6 @@ impl<'a> Pull<'a> {
             true => Ok(Obtained { path, sharded: None, how: "there already" }),
             false => self.shard(&path),
         }
-    }
-
-    /// Removes what an earlier download straight into these shards left.
-    fn forget_begun(&self) -> anyhow::Result<()> {
-        let at = staging(&self.out()?);
-        if at.is_dir() {
-            let staging = Staging::open(&at)?;
-            if staging.begun(self.id)? != BegunDownload::Nothing {
-                staging.remove()?;
-            }
-        }
-        Ok(())
     }
 
     fn select(&self, client: &Client, listing: &Listing) -> Result<RepositoryFiles, HubError> {
@@ -306,7 +304,7 @@ impl<'a> Pull<'a> {
             selection.small.iter().chain(selection.weights.files()).cloned().collect();
         // With shards to make, --out is their directory.
         let stored = !matches!(self.args.form, Some(PullForm::Shards(_))) && !self.args.keep;
-        let out = self.args.out.as_deref().filter(|_| stored);
+        let out = if stored { self.args.out.as_deref() } else { None };
         let dir = match (out, &self.cached) {
             (Some(dir), _) => dir,
             (None, Some(cached)) => cached.dir(),
@@ -347,122 +345,5 @@ impl<'a> Pull<'a> {
             },
             WeightFiles::Safetensors(_) => root,
         })
-    }
-
-    /// Makes shards of a checkpoint that is there.
-    fn shard(&self, checkpoint: &Path) -> anyhow::Result<Obtained> {
-        let checkpoint = sws::checkpoint(checkpoint, user_cache().as_deref())?;
-        note_unused(&*checkpoint, &in_place(&*checkpoint)?);
-        let stage = ProgressStage::new("sharding");
-        let done = self.make(&*checkpoint, &self.out()?, &|p| stage.show(p));
-        stage.finish();
-        Ok(Obtained { path: self.out()?, sharded: Some(done?), how: "made" })
-    }
-
-    fn make(
-        &self,
-        checkpoint: &dyn Checkpoint,
-        out: &Path,
-        progress: &(dyn Fn(Progress) + Sync),
-    ) -> anyhow::Result<Sharded> {
-        let naming = sws_model::naming(checkpoint.config())?;
-        let threads = self.args.threads.map(usize::from);
-        let options = ShardOptions { encoding: self.encoding, threads, ..Default::default() };
-        let kept = ProgressStage::new("verifying");
-        let done = resume(checkpoint, &*naming, out, &options, &|p| kept.show(p), progress);
-        kept.finish();
-        let done = done?;
-        if self.args.out.is_some()
-            && let Some(library) = &self.library
-        {
-            // The shards are there, and can be used by their path.
-            if let Err(error) = library.record(self.id, &self.form(), out) {
-                note!("sws: `{}` will not find these shards: {error}", self.id);
-            }
-        }
-        Ok(done)
-    }
-
-    /// The download straight into shards that was begun and not finished.
-    fn begun(&self) -> anyhow::Result<Option<(Staging, BegunDownload)>> {
-        let straight = self.args.form != Some(PullForm::Stored) && !self.args.keep;
-        if !straight {
-            return Ok(None);
-        }
-        let at = staging(&self.out()?);
-        if !at.is_dir() {
-            return Ok(None);
-        }
-        let staging = Staging::open(&at)?;
-        match staging.begun(self.id)? {
-            BegunDownload::Nothing => staging.remove().map(|()| None).map_err(Into::into),
-            begun => Ok(Some((staging, begun))),
-        }
-    }
-
-    /// Begins a download straight into shards, unless something else is in its place.
-    fn begin(&self) -> anyhow::Result<Staging> {
-        let out = self.out()?;
-        if out.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
-            let what = "something else than this download".to_owned();
-            return Err(HubError::Foreign { dir: out, what }.into());
-        }
-        Ok(Staging::open(&staging(&out))?)
-    }
-
-    /// Downloads a file, makes its shards and removes it, before the next comes.
-    fn straight(
-        &self,
-        client: Client,
-        listing: Listing,
-        selection: RepositoryFiles,
-        staging: Staging,
-    ) -> anyhow::Result<Obtained> {
-        let out = self.out()?;
-        let RepositoryFiles { weights, small } = selection;
-        let weights = weights.files().to_vec();
-        let cached = self.cached.clone();
-        let arrival = ArrivalParts { client, listing, weights, small, cached };
-        let mut attempts = 0;
-        let done = loop {
-            attempts += 1;
-            let error = match self.arrive(arrival.clone(), &staging, &out) {
-                Ok(done) => break done,
-                Err(error) => error,
-            };
-            let is_damaged = matches!(error.downcast_ref(), Some(HubError::Sketch { .. }));
-            if is_damaged {
-                staging.restart(&out)?;
-            }
-            if !is_damaged || attempts == 2 {
-                return Err(error);
-            }
-        };
-        staging.remove()?;
-        Ok(Obtained { path: out, sharded: Some(done), how: "made" })
-    }
-
-    /// Makes the shards of files as they arrive.
-    fn arrive(
-        &self,
-        arrival: ArrivalParts,
-        staging: &Staging,
-        out: &Path,
-    ) -> anyhow::Result<Sharded> {
-        let total = arrival.weights.iter().fold(0, |sum: u64, file| sum.saturating_add(file.len));
-        let watch = Arc::new(Downloaded::new("pulling", total));
-        let usable = |checkpoint: &dyn Checkpoint| match in_place(checkpoint) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(error.to_string()),
-        };
-        let told = Arc::clone(&watch) as Arc<dyn DownloadWatch + Send>;
-        let mut checkpoint = Arriving::open(arrival, staging, told, &usable)?;
-        let source = in_place(&checkpoint)?;
-        note_unused(&checkpoint, &source);
-        checkpoint.reserve(&source);
-        drop(source);
-        let done = self.make(&checkpoint, out, &|_| ());
-        watch.finish();
-        done.map_err(|error| checkpoint.failure().map_or(error, anyhow::Error::from))
     }
 }

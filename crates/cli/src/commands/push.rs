@@ -21,7 +21,10 @@ pub(crate) fn run(args: &args::PushArgs) -> anyhow::Result<ExitCode> {
     let dir = shards(&args.dir)?;
     // Parsed here, as the argument parser would print what may be a signature.
     let to = FarOrigin::new(args.to.parse()?)?;
-    let learned = args.learned.then(|| learned(&dir)).transpose()?;
+    let learned = match args.learned {
+        true => Some(learned(&dir)?),
+        false => None,
+    };
     let manifest = Manifest::load(&dir)?;
     let notice = |sentence: &str| note!("sws: {sentence}");
     let copies = ModelMirror::of_shards(&dir, &manifest, &args.also, notice)?;
@@ -30,24 +33,22 @@ pub(crate) fn run(args: &args::PushArgs) -> anyhow::Result<ExitCode> {
     let done = AtomicU64::new(0);
     let pushed = {
         let _ending = Ending::at_a_signal("interrupted; the same command begins anew")?;
-        let meters = [const { OnceLock::new() }; 2];
-        let show = |which: usize, name, progress| {
-            let meter: &ProgressMeter = meters[which].get_or_init(|| ProgressMeter::new(name));
-            meter.show(progress);
-        };
+        let verifying = OnceLock::new();
+        let pushing = OnceLock::new();
         let report = |step| match step {
-            PushStep::Verified(progress) => show(0, "verifying", progress),
+            PushStep::Verified(progress) => show(&verifying, "verifying", progress),
             PushStep::Moved(bytes) => {
-                meters[0].get().inspect(|verifying| verifying.finish());
+                finish(&verifying);
                 let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-                show(1, "pushing", Progress { done: done.min(total), total });
+                show(&pushing, "pushing", Progress { done: done.min(total), total });
             }
         };
         let learned = learned.as_deref();
         let again = args.again;
         let what = Push { dir: &dir, copies: &copies, learned, to: &to, again };
         let pushed = push(&what, &report);
-        meters.iter().filter_map(OnceLock::get).for_each(ProgressMeter::finish);
+        finish(&verifying);
+        finish(&pushing);
         pushed?
     };
     let Pushed { files, bytes, there, from_copies } = pushed;
@@ -71,11 +72,22 @@ pub(crate) fn run(args: &args::PushArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Shows progress on a meter, which is made with the first.
+fn show(meter: &OnceLock<ProgressMeter>, name: &'static str, progress: Progress) {
+    meter.get_or_init(|| ProgressMeter::new(name)).show(progress);
+}
+
+fn finish(meter: &OnceLock<ProgressMeter>) {
+    if let Some(meter) = meter.get() {
+        meter.finish();
+    }
+}
+
 /// The file of what runs on this machine learned of a model.
 fn learned(dir: &Path) -> anyhow::Result<PathBuf> {
-    match Model::open(dir)?.learned_file().filter(|file| file.is_file()) {
-        Some(file) => Ok(file),
-        None => bail!(
+    match Model::open(dir)?.learned_file() {
+        Some(file) if file.is_file() => Ok(file),
+        _ => bail!(
             "no run on this machine has learned anything of `{}`; run it first, or leave out --learned",
             dir.display()
         ),

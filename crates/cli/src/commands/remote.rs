@@ -6,9 +6,11 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use sws::Outline;
+#[cfg(feature = "pull")]
+use sws_format::Configuration;
 use sws_hub::ModelName;
 #[cfg(feature = "pull")]
-use sws_hub::{Client, HubError, HubFile, Listing, ModelId};
+use sws_hub::{Client, HubError, HubFile, Listing, ModelId, RepositoryFiles};
 use sws_kernels::Encoding;
 
 use super::size;
@@ -66,12 +68,11 @@ impl Sketch {
 impl Remote {
     /// The download in one line.
     pub(crate) fn line(&self) -> String {
-        let free = self.disk_free_bytes.map(|free| format!(", {} free for it", size(free)));
-        format!(
-            "not on this machine: {} to download{}\n",
-            size(self.download_bytes),
-            free.unwrap_or_default()
-        )
+        let free = match self.disk_free_bytes {
+            Some(free) => format!(", {} free for it", size(free)),
+            None => String::new(),
+        };
+        format!("not on this machine: {} to download{free}\n", size(self.download_bytes))
     }
 
     /// The same for another machine, of whose disk nothing is known.
@@ -82,7 +83,7 @@ impl Remote {
     /// False if the disk has no room for shards of this size and the files beside them.
     pub(crate) fn fits(&self, bytes: u64) -> bool {
         let needed = bytes.saturating_add(self.beside_bytes);
-        self.disk_free_bytes.is_none_or(|free| needed <= free)
+        needed <= self.disk_free_bytes.unwrap_or(u64::MAX)
     }
 
     /// The commands for a disk without room for any format.
@@ -110,10 +111,32 @@ pub(crate) fn found(missing: &sws::Error) -> anyhow::Result<Option<(RemoteModel,
 
 fn in_another_format(missing: &sws::Error) -> Option<RemoteModel> {
     let sws::Error::NotHere { name, .. } = missing else { return None };
-    let named = encoding(name.tag.as_deref()?).ok()?;
+    let named = encoding_of(name)?;
     let bare = ModelName { tag: None, ..ModelName::clone(name) };
     let outline = Outline::read(sws::locate(bare.to_string()).ok()?).ok()?;
     Some(RemoteModel::Outline(Box::new(outline), Some(named)))
+}
+
+/// The encoding of shards that the tag of a name is.
+pub(crate) fn encoding_of(name: &ModelName) -> Option<Encoding> {
+    encoding(name.tag.as_deref()?).ok()
+}
+
+/// The configuration of a model that has one in a file.
+#[cfg(feature = "pull")]
+pub(crate) fn config(
+    name: &ModelName,
+    client: &Client,
+    listing: &Listing,
+    selection: &RepositoryFiles,
+) -> anyhow::Result<Option<Configuration>> {
+    let Some(file) = selection.small.iter().find(|file| file.name == "config.json") else {
+        return Ok(None);
+    };
+    match Configuration::from_json("config.json", &client.read(listing, file)?) {
+        Ok(config) => Ok(Some(config)),
+        Err(damaged) => anyhow::bail!("`{name}`: {damaged}"),
+    }
 }
 
 /// Says on a terminal that the hub is asked, once: its first answer may take seconds.
@@ -160,7 +183,6 @@ pub(crate) fn list(client: &Client, missing: &sws::Error) -> anyhow::Result<Opti
 fn ask(missing: &sws::Error) -> anyhow::Result<Option<(RemoteModel, Remote)>> {
     use std::path::Path;
 
-    use sws_format::Configuration;
     use sws_hub::{Environment, Library, WeightFiles, free_space, has_safetensors, select};
 
     let sws::Error::NotHere { name, snapshots, .. } = missing else { return Ok(None) };
@@ -173,17 +195,14 @@ fn ask(missing: &sws::Error) -> anyhow::Result<Option<(RemoteModel, Remote)>> {
     }
     let client = Client::new(&environment)?;
     let Some(listing) = list(&client, missing)? else { return Ok(None) };
-    let tag = name.tag.as_deref();
     // Repositories with both have their own shards of an encoding.
-    let named = tag.filter(|_| has_safetensors(&listing)).and_then(|tag| encoding(tag).ok());
-    let tag = tag.filter(|_| named.is_none());
+    let named = if has_safetensors(&listing) { encoding_of(name) } else { None };
+    let tag = if named.is_none() { name.tag.as_deref() } else { None };
     let selection = select(&listing, tag, &mut |index| client.read(&listing, index))?;
     let (found, place) = match &selection.weights {
         WeightFiles::Safetensors(_) => {
-            let config = selection.small.iter().find(|file| file.name == "config.json");
+            let config = config(name, &client, &listing, &selection)?;
             let Some(config) = config else { return Ok(None) };
-            let config = Configuration::from_json("config.json", &client.read(&listing, config)?)
-                .map_err(|damaged| anyhow::anyhow!("`{name}`: {damaged}"))?;
             let outline = Outline::of(Path::new(&name.to_string()), &config)?;
             let place = Library::of_process().map(|library| library.dir().to_owned());
             (RemoteModel::Outline(Box::new(outline), named), place)
@@ -201,7 +220,10 @@ fn ask(missing: &sws::Error) -> anyhow::Result<Option<(RemoteModel, Remote)>> {
         model: name.to_string(),
         download_bytes: selection.weights.len(),
         beside_bytes: at_a_time(selection.weights.files().iter().map(|file| file.len)),
-        disk_free_bytes: place.map(|place| free_space(&place)).transpose()?.flatten(),
+        disk_free_bytes: match place {
+            Some(place) => free_space(&place)?,
+            None => None,
+        },
     };
     Ok(Some((found, remote)))
 }

@@ -16,13 +16,14 @@ use sws_cache::policy::PolicyKind;
 use sws_cache::replay::{Replay, ReplayOutcome, ReplayPolicy, ReplayStates};
 use sws_cache::{RouterStates, SavedTensors, Trace};
 use sws_format::{Clock, Progress, open_regular};
-use sws_watch::{Simulated, page, recorded};
+use sws_watch::{Simulated, recorded};
 
 use super::{count, print_report, size};
 use crate::args;
 use crate::atomic_file::AtomicFile;
 use crate::progress::{ProgressMeter, ProgressUnit};
 use crate::table::table;
+use crate::watch::write_page;
 
 /// Size limit of a trace: a hundred million choices or more.
 const MAX_BYTES: u64 = 1 << 30;
@@ -56,12 +57,16 @@ pub(crate) fn run(args: &args::ReplayArgs) -> anyhow::Result<ExitCode> {
         replay = replay.corrected(Arc::new(learned));
     }
     let replay = replay.with_states(states);
-    let slots: Vec<(f64, usize)> = if args.slots.is_empty() {
-        args.budgets.iter().map(|&percent| (percent, replay.slots(percent / 100.0))).collect()
-    } else {
-        let all = (trace.shape().layers * trace.shape().experts) as f64;
-        args.slots.iter().map(|&n| (100.0 * f64::from(n) / all, n as usize)).collect()
-    };
+    let mut slots: Vec<(f64, usize)> = Vec::new();
+    if args.slots.is_empty() {
+        for &percent in &args.budgets {
+            slots.push((percent, replay.slots(percent / 100.0)));
+        }
+    }
+    let all = (trace.shape().layers * trace.shape().experts) as f64;
+    for &n in &args.slots {
+        slots.push((100.0 * f64::from(n) / all, n as usize));
+    }
     let mut runs: Vec<(f64, usize, ReplayPolicy)> = Vec::new();
     for &(percent, slots) in &slots {
         for &policy in &policies {
@@ -103,7 +108,7 @@ pub(crate) fn run(args: &args::ReplayArgs) -> anyhow::Result<ExitCode> {
     if let Some(mut file) = page {
         let name = args.traces[0].file_name().unwrap_or_default().to_string_lossy();
         let story = recorded(&name, &trace, simulated(&policies, &slots));
-        file.write_by(|out| page::write(&story, out))?;
+        write_page(&story, &mut file)?;
         file.publish()?;
     }
 
@@ -161,7 +166,9 @@ fn joined(files: &[TraceInput]) -> anyhow::Result<Trace> {
     let Some((first, others)) = files.split_first() else { bail!("there is no trace; name one") };
     let mut all = first.trace.clone();
     for TraceInput { path, trace, .. } in others {
-        all.append(trace).map_err(|e| anyhow!("`{}` {e}", path.display()))?;
+        if let Err(e) = all.append(trace) {
+            bail!("`{}` {e}", path.display());
+        }
     }
     Ok(all)
 }
@@ -290,6 +297,21 @@ struct ReplayRun {
     microseconds_per_token: f64,
 }
 
+/// The outcome of the first run with these slots and this policy.
+fn outcome_of<'o>(
+    runs: &[(f64, usize, ReplayPolicy)],
+    outcomes: &'o [(ReplayOutcome, f64)],
+    slots: usize,
+    policy: ReplayPolicy,
+) -> Option<&'o ReplayOutcome> {
+    for (run, (outcome, _)) in runs.iter().zip(outcomes) {
+        if (run.1, run.2) == (slots, policy) {
+            return Some(outcome);
+        }
+    }
+    None
+}
+
 impl ReplayReport {
     fn new(
         trace: &Trace,
@@ -297,29 +319,27 @@ impl ReplayReport {
         runs: &[(f64, usize, ReplayPolicy)],
         outcomes: &[(ReplayOutcome, f64)],
     ) -> ReplayReport {
-        let find = |slots: usize, policy: ReplayPolicy| {
-            let at = runs.iter().position(|&(_, s, p)| s == slots && p == policy)?;
-            Some(&outcomes[at].0)
-        };
-        let rows =
-            runs.iter().zip(outcomes).map(|(&(budget, slots, policy), (outcome, seconds))| {
-                let baseline = find(slots, ReplayPolicy::Engine(PolicyKind::Lru));
-                let best = find(slots, ReplayPolicy::Belady);
-                ReplayRun {
-                    budget,
-                    slots,
-                    policy: policy.to_string(),
-                    uses: outcome.uses,
-                    misses: outcome.misses,
-                    hit_rate: outcome.hit_rate(),
-                    misses_per_token: outcome.misses_per_token(),
-                    gap_closed: baseline
-                        .zip(best)
-                        .and_then(|(lru, best)| outcome.gap_closed(lru, best)),
-                    misses_by_layer: outcome.layers.iter().map(|layer| layer.misses).collect(),
-                    microseconds_per_token: 1e6 * seconds / trace.token_count() as f64,
-                }
+        let mut rows = Vec::with_capacity(runs.len());
+        for (&(budget, slots, policy), (outcome, seconds)) in runs.iter().zip(outcomes) {
+            let lru = outcome_of(runs, outcomes, slots, ReplayPolicy::Engine(PolicyKind::Lru));
+            let best = outcome_of(runs, outcomes, slots, ReplayPolicy::Belady);
+            let gap_closed = match (lru, best) {
+                (Some(lru), Some(best)) => outcome.gap_closed(lru, best),
+                _ => None,
+            };
+            rows.push(ReplayRun {
+                budget,
+                slots,
+                policy: policy.to_string(),
+                uses: outcome.uses,
+                misses: outcome.misses,
+                hit_rate: outcome.hit_rate(),
+                misses_per_token: outcome.misses_per_token(),
+                gap_closed,
+                misses_by_layer: outcome.layers.iter().map(|layer| layer.misses).collect(),
+                microseconds_per_token: 1e6 * seconds / trace.token_count() as f64,
             });
+        }
         let shape = trace.shape();
         ReplayReport {
             layers: shape.layers,
@@ -330,7 +350,7 @@ impl ReplayReport {
             batch: args.batch,
             turns: args.turns,
             counted: outcomes.first().map_or(0, |(outcome, _)| outcome.tokens),
-            runs: rows.collect(),
+            runs: rows,
         }
     }
 
@@ -344,20 +364,20 @@ impl ReplayReport {
             count(self.sequences, "sequence"),
             self.counted,
         );
-        let rows: Vec<Vec<String>> = self
-            .runs
-            .iter()
-            .map(|run| {
-                vec![
-                    format!("{:.1} %", run.budget),
-                    run.slots.to_string(),
-                    run.policy.clone(),
-                    format!("{:.1} %", 100.0 * run.hit_rate),
-                    format!("{:.2}", run.misses_per_token),
-                    run.gap_closed.map_or(String::new(), |gap| format!("{gap:.3}")),
-                ]
-            })
-            .collect();
+        let mut rows = Vec::with_capacity(self.runs.len());
+        for run in &self.runs {
+            rows.push(vec![
+                format!("{:.1} %", run.budget),
+                run.slots.to_string(),
+                run.policy.clone(),
+                format!("{:.1} %", 100.0 * run.hit_rate),
+                format!("{:.2}", run.misses_per_token),
+                match run.gap_closed {
+                    Some(gap) => format!("{gap:.3}"),
+                    None => String::new(),
+                },
+            ]);
+        }
         let heading = ["budget", "slots", "<policy", "hits", "misses/token", "gap closed"];
         text.push_str(&table(&heading, &rows));
         text

@@ -24,11 +24,10 @@ pub(crate) fn run(args: &args::Rm) -> anyhow::Result<ExitCode> {
     let tag = name.tag.as_deref();
     let revision = name.revision.as_deref();
     let is_all = tag.is_none() && revision.is_none();
-    let library = Library::of_process();
     if tag == Some(CHECKPOINT) {
         return remove_checkpoint(args, name);
     }
-    let mut shards = library.map_or(Vec::new(), |library| library.of(&name.id));
+    let mut shards = shards_of(name);
     shards.retain(|shards| is_all || shards.is(tag, revision));
     let cached = in_cache(name);
     if shards.is_empty()
@@ -49,6 +48,14 @@ pub(crate) fn run(args: &args::Rm) -> anyhow::Result<ExitCode> {
         return Err(unknown(name));
     }
     remove_all(args, &shards, cached.as_ref())
+}
+
+/// All shards of a model.
+fn shards_of(name: &ModelName) -> Vec<LibraryShards> {
+    match Library::of_process() {
+        Some(library) => library.of(&name.id),
+        None => Vec::new(),
+    }
 }
 
 /// The model's directory in the cache, if it is there.
@@ -80,8 +87,10 @@ fn remove_all(
     let places = places(shards, cached);
     let names = named(&places);
     let mut bytes: u64 = 0;
-    for shards in shards.iter().filter(|shards| !shards.path.is_symlink()) {
-        bytes += shards.size();
+    for shards in shards {
+        if !shards.path.is_symlink() {
+            bytes += shards.size();
+        }
     }
     if let Some(model) = cached
         && !model.dir().is_symlink()
@@ -110,7 +119,7 @@ fn remove_all(
 fn remove_texts(args: &args::Rm) -> anyhow::Result<ExitCode> {
     let texts = match &args.model {
         Some(name) => {
-            let shards = Library::of_process().map_or(Vec::new(), |library| library.of(&name.id));
+            let shards = shards_of(name);
             let cached = HubCache::of_process().map(|cache| cache.model(&name.id));
             kv::of(places(&shards, cached.as_ref()).into_iter())
         }
@@ -136,8 +145,14 @@ fn told_of_texts(texts: &[PathBuf], removed: u64) -> anyhow::Result<ExitCode> {
 
 /// Words on the directories that stay, of which the paths are links.
 fn stays(paths: &[&Path]) -> String {
-    let links = paths.iter().filter(|path| path.is_symlink());
-    let targets: Vec<PathBuf> = links.filter_map(|link| link.canonicalize().ok()).collect();
+    let mut targets = Vec::new();
+    for path in paths {
+        if path.is_symlink()
+            && let Ok(target) = path.canonicalize()
+        {
+            targets.push(target);
+        }
+    }
     match targets.is_empty() {
         true => String::new(),
         false => format!("; the files in {} stay, for you to delete", named(&targets)),
@@ -186,7 +201,7 @@ fn remove_gguf(
     model: &CachedModel,
     tag: &str,
 ) -> anyhow::Result<ExitCode> {
-    let dir = model.snapshot(name.revision.as_deref()).ok_or_else(|| unknown(name))?;
+    let Some(dir) = model.snapshot(name.revision.as_deref()) else { return Err(unknown(name)) };
     let files = snapshot_files(&dir);
     let chosen = match choose_gguf(files.iter().map(String::as_str), Some(tag)) {
         Ok(chosen) => chosen,

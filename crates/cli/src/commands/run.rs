@@ -100,8 +100,7 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
         watch::check()?;
     }
     let threads = limits::threads(args.model.threads)?;
-    let model = model::open_or_pull(&args.model)
-        .map_err(|e| model::text_is_no_model(e, "sws run MODEL --prompt TEXT"))?;
+    let model = model::open_or_pull(&args.model, "sws run MODEL --prompt TEXT")?;
     let mut generation = args.sampling.generation(&model)?;
     let loader = model.with(args.model.options());
     let text = loader.read_text()?.within(&model, args.model.ram);
@@ -138,8 +137,7 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
         has_shown.set(true);
         print(&piece.text)
     };
-    let budget = running.plan().map(|plan| plan.ledger.budget());
-    let live = Live::new(running.gauge(), !args.json).of(Some(most), budget);
+    let live = Live::new(running.gauge(), !args.json).of(Some(most), model::budget(&running));
     let mut watcher = Watcher::begin(wanted, &running, &opening, &interrupt)?;
     let generate = running.continued(prompt.clone(), &generation)?;
     let generate = match watchers.is_empty() {
@@ -241,7 +239,9 @@ impl Watchers {
         let certificate = self.witness.as_ref().map(|(_, file)| file);
         let others = [recording, certificate];
         for output in others.into_iter().chain([report]).flatten() {
-            inputs.into_iter().flatten().try_for_each(|input| output.check_apart(input))?;
+            for input in inputs.into_iter().flatten() {
+                output.check_apart(input)?;
+            }
         }
         if let Some(report) = report
             && others.into_iter().flatten().any(|other| report.is_same(other))
@@ -357,7 +357,10 @@ fn start(args: &mut args::Run, model: &Model, text: &TextCodec) -> anyhow::Resul
     }
     // Nobody has typed the default, so that it is shown wherever the text goes.
     let is_shown = typed.is_none() || std::io::stdout().is_terminal();
-    let prompt = typed.unwrap_or_else(|| OPENING.to_owned());
+    let prompt = match typed {
+        Some(prompt) => prompt,
+        None => OPENING.to_owned(),
+    };
     let tokens = text.encode_first(model, &prompt)?;
     Ok(TextStart { tokens, text: prompt, is_shown })
 }
@@ -369,7 +372,7 @@ fn piped() -> anyhow::Result<Option<String>> {
         return Ok(None);
     }
     let text = without_line_end(read_text(stdin.lock(), STDIN)?);
-    Ok(Some(text).filter(|text| !text.is_empty()))
+    Ok(if text.is_empty() { None } else { Some(text) })
 }
 
 /// Reads a prompt from a file, or from standard input.

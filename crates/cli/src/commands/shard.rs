@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use serde_json::json;
 use sws::Outline;
 use sws_hub::{Library, ModelName, form};
@@ -23,8 +23,10 @@ pub(crate) fn run(args: &args::ShardArgs) -> anyhow::Result<ExitCode> {
     #[cfg(feature = "pull")]
     super::pull::check_blobs(&path)?;
     let checkpoint = sws::checkpoint(&path, user_cache().as_deref())?;
-    let unsupported = |why| anyhow!("`{}`: {why}", args.checkpoint.display());
-    let naming = sws_model::naming(checkpoint.config()).map_err(unsupported)?;
+    let naming = match sws_model::naming(checkpoint.config()) {
+        Ok(naming) => naming,
+        Err(why) => bail!("`{}`: {why}", args.checkpoint.display()),
+    };
     let encoding = match args.encoding {
         EncodingChoice::Made(encoding) => encoding,
         // The same command goes on with what it began.
@@ -116,9 +118,7 @@ fn out(
     found: &Path,
     encoding: Encoding,
 ) -> anyhow::Result<(PathBuf, Option<(Library, ModelName)>)> {
-    let typed = args.checkpoint.to_str().filter(|_| args.checkpoint != found);
-    let name = typed.and_then(|name| name.parse::<ModelName>().ok());
-    let recorded = Library::of_process().zip(name);
+    let recorded = Library::of_process().zip(typed_name(&args.checkpoint, found));
     match (&args.out, &recorded) {
         (Some(out), _) => Ok((out.clone(), recorded)),
         (None, Some((library, name))) => {
@@ -127,4 +127,9 @@ fn out(
         }
         (None, None) => bail!("there is no default directory for shards of a path; give --out DIR"),
     }
+}
+
+/// The name that was typed, unless that was the path itself.
+fn typed_name(typed: &Path, found: &Path) -> Option<ModelName> {
+    if typed == found { None } else { typed.to_str()?.parse().ok() }
 }

@@ -47,7 +47,7 @@ impl StructuredOutput {
 
     /// Bytes on the heap that each text takes for its structure.
     pub(super) fn heap(&self) -> u64 {
-        self.grammar.as_ref().map_or(0, |_| grammar::Grammar::WRITTEN)
+        if self.is_free() { 0 } else { grammar::Grammar::WRITTEN }
     }
 
     /// The constraint of a text.
@@ -105,12 +105,15 @@ mod asked {
         generation: &Generation,
     ) -> anyhow::Result<Option<Grammar>> {
         let Some((option, structure)) = structure(asked)? else { return Ok(None) };
-        let tokenizer = text.shared_tokenizer().ok_or_else(|| model.error(Lacking::Tokenizer))?;
+        let Some(tokenizer) = text.shared_tokenizer() else {
+            return Err(model.error(Lacking::Tokenizer).into());
+        };
         let ends = model.defaults()?.generation(&GenerationOptions::default())?.stop_tokens;
         let known = GrammarVocabulary::new(tokenizer, model.spec().vocab, &ends, &[]);
-        let grammar = known
-            .and_then(|known| known.compile(&structure))
-            .map_err(|error| anyhow!("{option} {error}"))?;
+        let grammar = match known.and_then(|known| known.compile(&structure)) {
+            Ok(grammar) => grammar,
+            Err(error) => bail!("{option} {error}"),
+        };
         // Ends are ignored with --ignore-eos.
         let has_ends = !generation.stop_tokens.is_empty();
         Ok(Some(if has_ends { grammar } else { grammar.without_ends() }))
@@ -122,9 +125,12 @@ mod asked {
         if let Some(given) = json_schema {
             let option = "--json-schema";
             let json = given_or_read(given, option, given.trim_start().starts_with('{'))?;
-            let schema = serde_json::from_str(&json).map_err(|error| {
-                anyhow!("{option} is no JSON: {error}; give a schema, or a file with one")
-            })?;
+            let schema = match serde_json::from_str(&json) {
+                Ok(schema) => schema,
+                Err(error) => {
+                    bail!("{option} is no JSON: {error}; give a schema, or a file with one")
+                }
+            };
             return Ok(Some((option, Structure::Schema { schema, strict: true })));
         }
         if let Some(regex) = regex {

@@ -5,13 +5,13 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use sws_watch::live::{Hello, LiveFrame, MAX_EVENT, Reader};
 
 use crate::args::TopArgs;
 use crate::http::{Body, ServerAddress};
 use crate::interrupt::Interrupt;
-use crate::terminal::{can_draw, note};
+use crate::terminal::{can_draw, has_colours, note};
 use crate::watch::{Canvas, Cover};
 
 /// Time between looks at signals.
@@ -44,17 +44,10 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<ExitCode> {
     if !can_draw() {
         bail!("sws top needs a terminal on standard error; read {url}/events instead");
     }
-    let ended = || {
-        anyhow!("{url} sends no events of sws; name the address of an `sws serve` of this version")
-    };
     let hello = next(&mut body).with_context(|| format!("{url} cannot be read"))?;
-    let hello: Hello = match hello {
-        Some((name, data)) if name == "hello" => {
-            serde_json::from_str(&data).map_err(|_| ended())?
-        }
-        _ => return Err(ended()),
+    let Some(reader) = greeted(hello) else {
+        bail!("{url} sends no events of sws; name the address of an `sws serve` of this version");
     };
-    let reader = Reader::new(&hello).ok_or_else(ended)?;
     body.wait_up_to(SILENCE)?;
     let interrupt = Interrupt::of_a_server()?;
     let (news, heard) = sync_channel(4);
@@ -74,16 +67,26 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// A reader of the events that the first one announces.
+fn greeted(first: Option<(String, String)>) -> Option<Reader> {
+    match first {
+        Some((name, data)) if name == "hello" => Reader::new(&serde_json::from_str(&data).ok()?),
+        _ => None,
+    }
+}
+
 /// Draws until someone ends it, or the server does: then with a reason.
 fn show(
     mut reader: Reader,
     heard: &Receiver<News>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Option<Option<anyhow::Error>>> {
-    let refused = |e| anyhow!("the terminal cannot be drawn on: {e}; use another one");
-    let _cover = Cover::new(interrupt).map_err(refused)?;
+    let _cover = match Cover::new(interrupt) {
+        Ok(cover) => cover,
+        Err(e) => bail!("the terminal cannot be drawn on: {e}; use another one"),
+    };
     let mut canvas = Canvas::default();
-    reader.now.has_colours = Canvas::has_colours();
+    reader.now.has_colours = has_colours();
     loop {
         canvas.draw(&reader.story, &reader.now);
         match heard.recv_timeout(LOOK) {
@@ -144,7 +147,7 @@ fn listen(mut body: Body, news: &SyncSender<News>) {
 /// Waits for `q`.
 fn wait_for_key(news: &SyncSender<News>) {
     let mut key = [0];
-    while std::io::stdin().read(&mut key).is_ok_and(|read| read > 0) {
+    while let Ok(1..) = std::io::stdin().read(&mut key) {
         if matches!(key[0], b'q' | b'Q') {
             let _ = news.send(News::Quit);
             return;
@@ -169,7 +172,9 @@ fn next(body: &mut Body) -> anyhow::Result<Option<(String, String)>> {
 fn parsed(args: &TopArgs) -> anyhow::Result<(ServerAddress, String)> {
     let TopArgs { url, api_key } = args;
     for (what, given) in [("the address", Some(url)), ("--api-key", api_key.as_ref())] {
-        if given.is_some_and(|given| given.contains(|c: char| c.is_control() || c == ' ')) {
+        if let Some(given) = given
+            && (given.contains(char::is_control) || given.contains(' '))
+        {
             bail!("{what} has a blank or a control character; give it without");
         }
     }
@@ -185,5 +190,5 @@ fn parsed(args: &TopArgs) -> anyhow::Result<(ServerAddress, String)> {
     if place.is_empty() || place.starts_with('/') {
         bail!("{url}: give an address such as http://127.0.0.1:8080");
     }
-    Ok((ServerAddress::of(place), api_key.clone().unwrap_or_else(|| "any".to_owned())))
+    Ok((ServerAddress::of(place), api_key.as_deref().unwrap_or("any").to_owned()))
 }

@@ -19,14 +19,16 @@ pub(crate) fn run(args: &args::Verify) -> anyhow::Result<ExitCode> {
     let verified = verified?;
     let good = verified.damage.is_empty();
     if args.json {
-        let damage = verified.damage.iter().map(
-            |d| json!({ "file": d.file, "piece": d.piece.map(|p| p.to_string()), "what": d.what }),
-        );
+        let mut damage = Vec::new();
+        for place in &verified.damage {
+            let piece = place.piece.as_ref().map(ToString::to_string);
+            damage.push(json!({ "file": place.file, "piece": piece, "what": place.what }));
+        }
         print_json(&json!({
             "good": good,
             "shards": verified.shards,
             "bytes": verified.bytes,
-            "damage": damage.collect::<Vec<_>>(),
+            "damage": damage,
         }))?;
     } else if good {
         let shards = verified.shards;
@@ -34,7 +36,10 @@ pub(crate) fn run(args: &args::Verify) -> anyhow::Result<ExitCode> {
         print(&format!("{shards} shards, {bytes}: every byte is as it was written\n"))?;
     } else {
         for damage in &verified.damage {
-            let piece = damage.piece.map_or(String::new(), |piece| format!("{piece}: "));
+            let piece = match damage.piece {
+                Some(piece) => format!("{piece}: "),
+                None => String::new(),
+            };
             print(&format!("{piece}{} {}\n", dir.join(&damage.file).display(), damage.what))?;
         }
         let places = verified.damage.len();

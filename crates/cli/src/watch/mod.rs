@@ -13,6 +13,7 @@ use sws_watch::{Follower, MAX_TOKENS, RunStep, Story, StorySubject, Wall, page};
 
 use crate::atomic_file::AtomicFile;
 use crate::interrupt::Interrupt;
+use crate::model::{all_experts, budget};
 use crate::terminal::MOST_HELD;
 #[cfg(feature = "serve")]
 pub(crate) use screen::Canvas;
@@ -42,7 +43,7 @@ impl WantedViews {
         if !self.is_any() {
             return 0;
         }
-        let experts = model.spec().moes().map(|moe| moe.experts).sum();
+        let experts = all_experts(model.spec());
         // Messages are held back in memory while the screen is there.
         let screen = if self.screen { screen::BYTES + 3 * MOST_HELD as u64 } else { 0 };
         // The reader of the cells has a copy of them, on each of two threads.
@@ -96,7 +97,7 @@ impl Watcher {
         let about = StorySubject {
             model: running.model().name(),
             notes: Vec::new(),
-            budget: running.plan().map(|plan| plan.ledger.budget()),
+            budget: budget(running),
             is_timed: true,
             has_places: true,
         };
@@ -131,7 +132,10 @@ impl Watcher {
     pub(crate) fn piece(&mut self, piece: &Piece) {
         self.shared.prompt.store(TEXT, Ordering::Relaxed);
         // Text that was held back until the end was computed before.
-        let step = piece.token.map_or_else(RunStep::default, |_| self.follower.step());
+        let step = match piece.token {
+            Some(_) => self.follower.step(),
+            None => RunStep::default(),
+        };
         let text = [piece.reasoning.as_str(), &piece.text].concat();
         if piece.token.is_none() && text.is_empty() {
             return;
@@ -165,7 +169,11 @@ impl Watcher {
 
     /// Writes the page of the run so far.
     pub(crate) fn write_page(&self, to: &mut AtomicFile) -> anyhow::Result<()> {
-        let story = self.shared.story();
-        to.write_by(|out| page::write(&story, out))
+        write_page(&self.shared.story(), to)
     }
+}
+
+/// Writes the page of a story.
+pub(crate) fn write_page(story: &Story, to: &mut AtomicFile) -> anyhow::Result<()> {
+    to.write_by(|out| page::write(story, out))
 }

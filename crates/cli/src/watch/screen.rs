@@ -14,6 +14,7 @@ use sws_watch::{Follower, RunStep, Story, Wall};
 use super::terminal::{self, Cover};
 use super::{TEXT, WatchShared};
 use crate::interrupt::Interrupt;
+use crate::terminal::has_colours;
 
 /// Interval between frames.
 const EVERY: Duration = Duration::from_millis(100);
@@ -37,7 +38,6 @@ impl Screen {
         follower: Follower,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Screen> {
-        let refused = |e| anyhow!("the terminal cannot be drawn on: {e}; leave out --watch");
         let cover = Cover::new(interrupt).map_err(refused)?;
         let (end, ends) = channel();
         let run = move || {
@@ -53,6 +53,10 @@ impl Screen {
         let thread = thread.map_err(refused)?;
         Ok(Screen { end: Some(end), thread: Some(thread), _cover: cover })
     }
+}
+
+fn refused(error: std::io::Error) -> anyhow::Error {
+    anyhow!("the terminal cannot be drawn on: {error}; leave out --watch")
 }
 
 impl Drop for Screen {
@@ -78,11 +82,6 @@ struct Artist {
 pub(crate) struct Canvas([Buffer; 2]);
 
 impl Canvas {
-    /// True unless the user wants none.
-    pub(crate) fn has_colours() -> bool {
-        std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
-    }
-
     /// Draws a frame over the last one.
     pub(crate) fn draw(&mut self, story: &Story, now: &Now) {
         let (columns, lines) = terminal::size();
@@ -103,8 +102,8 @@ impl Canvas {
 
 impl Artist {
     fn new(shared: Arc<WatchShared>, follower: Follower) -> Artist {
-        let has_colours = Canvas::has_colours();
-        let now = Now { wall: Wall::new(follower.rows()), has_colours, ..Now::default() };
+        let wall = Wall::new(follower.rows());
+        let now = Now { wall, has_colours: has_colours(), ..Now::default() };
         Artist { shared, follower, now, canvas: Canvas::default() }
     }
 
@@ -130,5 +129,5 @@ fn pace(story: &Story) -> Option<f64> {
     let latest: Vec<&RunStep> =
         story.tokens().iter().skip(first).rev().take(PACED).map(|token| &token.step).collect();
     let seconds = RunStep::sum(latest.iter().copied()).seconds;
-    (seconds > 0.0).then(|| latest.len() as f64 / seconds)
+    if seconds > 0.0 { Some(latest.len() as f64 / seconds) } else { None }
 }

@@ -11,7 +11,7 @@ use sws_os::terminal::{self, StdStream, TerminalSettings};
 
 use crate::atomic_file::remove_all;
 use crate::interrupt::Interrupt;
-use crate::terminal::{can_draw, hold, release};
+use crate::terminal::{can_draw, draw, hold, release};
 
 /// Switches to a screen of its own, without a cursor.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[2J";
@@ -68,8 +68,7 @@ pub(super) fn write(text: &str) {
     // Held while writing, so that nothing is drawn on a terminal that was given back.
     let covered = covered();
     if covered.is_some() {
-        let mut err = std::io::stderr().lock();
-        let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
+        draw(text);
     }
 }
 

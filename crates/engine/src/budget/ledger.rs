@@ -143,6 +143,15 @@ impl fmt::Display for MemoryUse {
     }
 }
 
+/// The sum of these reservations.
+pub(super) fn sum_of(reservations: impl IntoIterator<Item = (MemoryUse, u64)>) -> u64 {
+    let mut sum = 0;
+    for (_, bytes) in reservations {
+        sum += bytes;
+    }
+    sum
+}
+
 /// Error: the reservations exceed the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Overdrawn;

@@ -83,22 +83,24 @@ impl ProcessMemory {
 
 /// Bytes that reading a model's small files brings into the page cache.
 fn small_files(dir: &Path, manifest: &Manifest) -> u64 {
-    let lens = SMALL_FILES.iter().chain([&MANIFEST_FILE]).filter_map(|name| {
-        let file = dir.join(name).metadata().ok()?;
-        Some(file.len().next_multiple_of(4 * KIB))
-    });
     // The headers of a checkpoint read in place; their readahead reaches into the weights.
     let sharded = dir.join(MANIFEST_FILE).exists();
-    let headers = if sharded { 0 } else { headers(manifest) };
-    lens.sum::<u64>() + headers
+    let mut bytes = if sharded { 0 } else { headers(manifest) };
+    for name in SMALL_FILES.iter().chain([&MANIFEST_FILE]) {
+        if let Ok(file) = dir.join(name).metadata() {
+            bytes += file.len().next_multiple_of(4 * KIB);
+        }
+    }
+    bytes
 }
 
 fn headers(manifest: &Manifest) -> u64 {
     let mut first: Vec<u64> = manifest.files.iter().map(|file| file.len).collect();
-    let tensors = manifest.pieces.iter().flat_map(|piece| &piece.tensors);
-    for extent in tensors.flat_map(|tensor| &tensor.parts) {
-        let first = &mut first[extent.file as usize];
-        *first = extent.offset.min(*first);
+    for piece in &manifest.pieces {
+        for extent in piece.tensors.iter().flat_map(|tensor| &tensor.parts) {
+            let first = &mut first[extent.file as usize];
+            *first = extent.offset.min(*first);
+        }
     }
     first.iter().map(|header| header + 2 * READAHEAD).sum()
 }

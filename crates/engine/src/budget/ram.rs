@@ -18,7 +18,8 @@ pub enum RamBudget {
 
 /// Memory left to other processes under [`RamBudget::Auto`]: one part in this many of the total, and
 /// at least this many bytes.
-const RESERVED: (u64, u64) = (16, 512 << 20);
+const RESERVED_SHARE: u64 = 16;
+const LEAST_RESERVED: u64 = 512 << 20;
 
 /// The smallest number of bytes accepted without a unit.
 const MIN_WITHOUT_UNIT: u64 = 1 << 20;
@@ -53,8 +54,7 @@ impl RamBudget {
     pub fn resolve(self, total: u64, available: u64, minimum: u64) -> u64 {
         match self {
             RamBudget::Auto => {
-                let (share, least) = RESERVED;
-                available.saturating_sub((total / share).max(least))
+                available.saturating_sub((total / RESERVED_SHARE).max(LEAST_RESERVED))
             }
             RamBudget::Min => minimum,
             RamBudget::Bytes(bytes) => bytes,
@@ -74,12 +74,6 @@ impl FromStr for RamBudget {
             "min" => return Ok(RamBudget::Min),
             _ => {}
         }
-        // Only digits and points, to refuse `inf`, `nan` and `1e9`.
-        let number = |digits: &str| {
-            let digits = digits.trim_end();
-            let plain = digits.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-            digits.parse::<f64>().ok().filter(|_| plain)
-        };
         if let Some(digits) = lower.strip_suffix('%') {
             let share = number(digits).ok_or_else(unknown)? / 100.0;
             return (share > 0.0 && share <= 1.0)
@@ -99,6 +93,13 @@ impl FromStr for RamBudget {
         let bytes = number(digits).ok_or_else(unknown)? * unit as f64;
         (bytes < u64::MAX as f64).then_some(RamBudget::Bytes(bytes as u64)).ok_or_else(unknown)
     }
+}
+
+/// Parses a number of digits and points only, to refuse `inf`, `nan` and `1e9`.
+fn number(digits: &str) -> Option<f64> {
+    let digits = digits.trim_end();
+    let plain = digits.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    if plain { digits.parse().ok() } else { None }
 }
 
 impl fmt::Display for RamBudget {

@@ -10,6 +10,7 @@ mod serving;
 mod slots;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use router_states::LastStates;
 use sws_cache::policy::ExpertLayers;
@@ -23,6 +24,7 @@ use super::demand::Demand;
 use super::tier::{ExpertTier, PlacedTier, TierCounts};
 use super::verifier::{Exactness, Verifier};
 use super::weights::Assembled;
+use crate::budget::routes_of;
 use crate::error::StreamError;
 use crate::reads::{LoadedSlot, ReadsInFlight};
 use crate::speculation::{Account, Forecaster, Prefetcher, Speculation, WarmFill};
@@ -82,7 +84,7 @@ pub(crate) fn layers_with_experts(spec: &ModelSpec, sequences: usize) -> ExpertL
         count,
         with_experts,
         visits,
-        experts: spec.moes().map(|moe| moe.experts).max().unwrap_or(0),
+        experts: routes_of(spec).experts,
         top_k: spec.max_top_k(),
         sequences,
     }
@@ -99,7 +101,7 @@ impl DynamicAssembler {
         waiter: Waiter,
     ) -> DynamicAssembler {
         let AssemblerConfig { policy, draft, confidence, speculation, governed } = config;
-        let slots = slots.into_iter().map(|slot| (slot.len(), LoadedSlot::empty(slot)));
+        let slots = slots.into_iter().map(LoadedSlot::with_len);
         let layers = spec.layers.iter().map(|layer| {
             let moe = layer.moe()?;
             Some((moe.experts, moe.top_k))
@@ -160,7 +162,7 @@ impl DynamicAssembler {
 
     /// The tier of experts outside memory.
     pub fn tier(&self) -> Option<&dyn ExpertTier> {
-        self.tier.as_ref().map(|placed| &*placed.tier)
+        Some(&*self.tier.as_ref()?.tier)
     }
 
     /// Counts of the tier.
@@ -181,7 +183,7 @@ impl DynamicAssembler {
             tier.pass_begins(at);
         }
         if let Some(watch) = &self.watch {
-            watch.compare(|| self.places());
+            watch.compare(self.places());
         }
         let unbooked = self.is_unbooked();
         let is_heard = self.pending.begin(pass);
@@ -200,7 +202,9 @@ impl DynamicAssembler {
             self.account.idles(&self.cache);
         }
         if is_heard && self.account.governor.may_train_draft() {
-            self.with_draft(|forecaster| forecaster.pass_begins(pass));
+            let started = self.now();
+            self.forecaster.pass_begins(pass);
+            self.draft_ran(started);
         }
     }
 
@@ -231,7 +235,9 @@ impl DynamicAssembler {
         }
         if is_heard && self.account.governor.may_query_draft() {
             self.demand.enter(layer as u32);
-            self.forecast(|forecaster| forecaster.layer_begins(layer, hidden, gates));
+            let started = self.now();
+            let is_new = self.forecaster.layer_begins(layer, hidden, gates);
+            self.forecast(started, is_new);
         }
         Ok(())
     }
@@ -248,7 +254,9 @@ impl DynamicAssembler {
     ) -> Result<(), StreamError> {
         let forecasts = !self.run_ahead.is_lookahead_layer(layer) && self.pending.is_idle();
         if self.prefetcher.enabled && forecasts && self.account.governor.may_query_draft() {
-            self.forecast(|forecaster| forecaster.attended(layer, state, shared, gates));
+            let started = self.now();
+            let is_new = self.forecaster.attended(layer, state, shared, gates);
+            self.forecast(started, is_new);
         }
         Ok(())
     }
@@ -314,10 +322,16 @@ impl DynamicAssembler {
     /// Forecasts the bytes that a token of these sequences reads, in shared passes and in turns of
     /// `turn` tokens.
     pub fn expected_reads(&mut self, sequences: &[usize], turn: usize) -> Option<ExpectedReads> {
-        let slots = Some(self.cache.slots()).filter(|&slots| slots > 0)?;
+        let slots = self.cache.slots();
+        if slots == 0 {
+            return None;
+        }
         let misses = self.cache.policy_mut().shared_misses(sequences, slots, turn)?;
-        let bytes = |misses: f32| f64::from(misses) * self.cache.capacity() as f64 / slots as f64;
-        Some(ExpectedReads { together: bytes(misses.together), in_turns: bytes(misses.in_turns) })
+        let capacity = self.cache.capacity() as f64;
+        Some(ExpectedReads {
+            together: f64::from(misses.together) * capacity / slots as f64,
+            in_turns: f64::from(misses.in_turns) * capacity / slots as f64,
+        })
     }
 
     /// The verifier, with its counts.
@@ -335,20 +349,6 @@ impl DynamicAssembler {
         self.run_ahead.counts()
     }
 
-    /// Applies the draft's blueprint: protects resident experts, and prefetches missing ones when
-    /// profitable. It replaces earlier forecasts of the same layers. Prefetches that have not begun
-    /// are cancelled and scored again.
-    fn assemble_from_blueprint(&mut self) {
-        if !self.account.governor.on() {
-            return;
-        }
-        for layer in &self.forecaster.blueprint().layers {
-            self.prefetcher.follow(layer, |id, probability| self.cache.foresee(id, probability));
-        }
-        self.withdraw_prefetches();
-        self.prefetch();
-    }
-
     /// True if the account cannot compare the pass with one without speculation: the pass uses
     /// nearly all experts once, or has pending tokens, which no draft has seen.
     fn is_unbooked(&self) -> bool {
@@ -357,35 +357,12 @@ impl DynamicAssembler {
 
     /// The current time, and the total waiting time so far.
     fn moment(&self) -> Moment {
-        let waiter = &self.reads.waiter;
-        Moment { now: waiter.clock().now(), waited: waiter.stalls().time }
+        self.reads.waiter.moment()
     }
 
-    /// Runs the draft, and books the time.
-    fn with_draft<T>(&mut self, work: impl FnOnce(&mut Forecaster) -> T) -> T {
-        let started = self.reads.waiter.clock().now();
-        let result = work(&mut self.forecaster);
-        let took = self.reads.waiter.clock().now().saturating_sub(started);
-        if self.forecaster.computes() {
-            self.account.draft_took(took);
-        }
-        self.account.forecast_took(took);
-        result
-    }
-
-    /// Queries the draft, and follows its new forecast, if any.
-    fn forecast(&mut self, query: impl FnOnce(&mut Forecaster) -> bool) {
-        let started = self.reads.waiter.clock().now();
-        let news = query(&mut self.forecaster);
-        let queried = self.reads.waiter.clock().now().saturating_sub(started);
-        if self.forecaster.computes() {
-            self.account.draft_took(queried);
-        }
-        if news {
-            self.assemble_from_blueprint();
-        }
-        let took = self.reads.waiter.clock().now().saturating_sub(started);
-        self.account.forecast_took(took);
+    /// The current time.
+    fn now(&self) -> Duration {
+        self.reads.waiter.clock().now()
     }
 
     /// Abandons the pass on failure.

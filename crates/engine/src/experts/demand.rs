@@ -4,6 +4,8 @@ use std::collections::{HashSet, VecDeque};
 
 use sws_format::PieceId;
 
+use crate::reads::is_expert_of;
+
 /// Demand of the layer whose router chose last.
 #[derive(Debug, Default)]
 pub(super) struct Demand {
@@ -50,8 +52,7 @@ impl Demand {
 
     /// True if the layer needs this piece and has not computed it yet.
     pub(super) fn needs(&self, id: PieceId) -> bool {
-        id.layer() == Some(self.layer)
-            && self.needed.iter().any(|&expert| PieceId::expert(self.layer, expert) == id)
+        is_expert_of(id, self.layer, &self.needed)
     }
 
     /// Removes computed experts.

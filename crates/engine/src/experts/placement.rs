@@ -178,7 +178,9 @@ impl Placement {
         self.passes += 1;
         self.alone *= FADING;
         if self.passes.is_multiple_of(AGING) {
-            self.uses.values_mut().for_each(|uses| *uses /= 2);
+            for uses in self.uses.values_mut() {
+                *uses /= 2;
+            }
         }
         if let PlacementState::Off { passes } = &mut self.state {
             *passes -= 1;
@@ -248,6 +250,11 @@ impl Placement {
         self.held.push(expert);
     }
 
+    /// Counted uses of an expert.
+    fn uses_of(&self, expert: PieceId) -> u32 {
+        self.uses.get(&expert).copied().unwrap_or(0)
+    }
+
     /// Nanoseconds that an expert takes less on the tier.
     fn gain(&self) -> f64 {
         self.few.elsewhere(self.alone) - self.few.there.mean()
@@ -255,8 +262,7 @@ impl Placement {
 
     /// The place on the tier for an expert that was computed on the CPU; `None` if it should not move there.
     pub(super) fn place(&mut self, expert: PieceId, has_room: bool) -> Option<TierPlace> {
-        let uses = |id: &PieceId| self.uses.get(id).copied().unwrap_or(0);
-        let own = f64::from(uses(&expert));
+        let own = f64::from(self.uses_of(expert));
         if !self.governed {
             return has_room.then_some(TierPlace::Free);
         }
@@ -265,21 +271,22 @@ impl Placement {
             PlacementState::Off { .. } => None,
             PlacementState::Tried { .. } if self.has_many => None,
             PlacementState::Tried { layer } => {
-                let is_tried = layer.is_none_or(|layer| expert.layer() == Some(layer));
+                let is_tried = layer.is_none() || *layer == expert.layer();
                 *layer = layer.or(expert.layer());
                 (is_tried && has_room).then_some(TierPlace::Free)
             }
             PlacementState::On => {
-                let (gain, copy) = (self.gain(), self.copies.mean());
+                let gain = self.gain();
+                let copy = self.copies.mean();
                 if has_room {
                     return (own * gain > copy).then_some(TierPlace::Free);
                 }
                 let places = self.held.len();
                 let compared =
                     (0..COMPARED.min(places)).map(|at| self.held[(self.hand + at) % places]);
-                let victim = compared.min_by_key(|id| uses(id))?;
+                let victim = compared.min_by_key(|id| self.uses_of(*id))?;
                 self.hand = (self.hand + COMPARED) % places.max(1);
-                let more = own - f64::from(self.uses.get(&victim).copied().unwrap_or(0));
+                let more = own - f64::from(self.uses_of(victim));
                 (more * gain > 2.0 * copy).then_some(TierPlace::Of(victim))
             }
         }

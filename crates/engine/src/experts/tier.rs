@@ -12,7 +12,7 @@ use super::placement::{Placement, TierChange, TierPlace};
 use crate::error::StreamError;
 use crate::reads::no_vector;
 use crate::speculation::nanos;
-use crate::wait::Moment;
+use crate::wait::{Moment, Waiter};
 
 /// Copies of experts outside memory, for example on a graphics card, with the executor that computes them.
 ///
@@ -85,7 +85,8 @@ pub(super) struct PlacedTier {
 
 impl PlacedTier {
     pub(super) fn new(tier: Box<dyn ExpertTier>, governed: bool) -> PlacedTier {
-        let (placement, last) = (Placement::new(governed), Moment::default());
+        let placement = Placement::new(governed);
+        let last = Moment::default();
         PlacedTier { tier, placement, hits: 0, copies: 0, there: 0, last }
     }
 
@@ -118,7 +119,7 @@ impl PlacedTier {
         &mut self,
         expert: PieceId,
         tensors: &[TierTensor<'_>],
-        now: impl Fn() -> Moment,
+        waiter: &Waiter,
     ) -> bool {
         if self.tier.holds(expert) || !self.tier.takes(tensors) {
             return false;
@@ -128,12 +129,12 @@ impl PlacedTier {
         if let TierPlace::Of(victim) = place {
             self.tier.demote(victim);
         }
-        let before = now();
+        let before = waiter.moment();
         // A tier that fails holds nothing any more.
         let is_held = self.tier.promote(expert, tensors);
         if is_held {
             self.copies += 1;
-            self.placement.copied(expert, place, now().computing(before));
+            self.placement.copied(expert, place, waiter.moment().computing(before));
         }
         is_held && self.placement.is_on()
     }
@@ -157,7 +158,9 @@ impl PlacedTier {
                 held.filter(|&expert| self.tier.holds(expert)).collect()
             }
             Some(TierChange::Forget) => {
-                self.placement.held().iter().for_each(|&expert| self.tier.demote(expert));
+                for &expert in self.placement.held() {
+                    self.tier.demote(expert);
+                }
                 self.placement.forget();
                 Vec::new()
             }

@@ -92,19 +92,23 @@ pub struct NoBound;
 impl Exactness {
     /// Checks that the bound on which it relies is proven for all experts of a model.
     pub fn check(self, spec: &ModelSpec) -> Result<(), NoBound> {
-        let bounded = |layer: &LayerSpec| match layer.moe() {
-            None => true,
-            // A norm of the experts' sum could enlarge an error.
-            Some(moe) => {
-                ErrorBound::holds_for(&moe.expert)
-                    && moe.shared.is_none_or(|shared| !shared.averaged)
-                    && !moe.weighted_inputs
-                    && layer.residual == Residual::default()
-            }
-        };
         match self {
-            Exactness::Within(_) if !spec.layers.iter().all(bounded) => Err(NoBound),
+            Exactness::Within(_) if !spec.layers.iter().all(is_bounded) => Err(NoBound),
             Exactness::Within(_) | Exactness::Exact | Exactness::Unseen(_) => Ok(()),
+        }
+    }
+}
+
+/// True if the bound is proven for the experts of a layer.
+fn is_bounded(layer: &LayerSpec) -> bool {
+    match layer.moe() {
+        None => true,
+        // A norm of the experts' sum could enlarge an error.
+        Some(moe) => {
+            ErrorBound::holds_for(&moe.expert)
+                && moe.shared.is_none_or(|shared| !shared.averaged)
+                && !moe.weighted_inputs
+                && layer.residual == Residual::default()
         }
     }
 }

@@ -7,8 +7,8 @@ use sws_model::{Contribution, Inventory, Role, SourceError, Weights};
 
 use super::verifier::Verifier;
 use crate::error::StreamError;
-use crate::reads::{LoadedSlot, no_vector};
-use crate::stand_ins::StandIns;
+use crate::reads::{LoadedSlot, held_tensor, no_vector};
+use crate::stand_ins::{ErrorBound, StandIns};
 
 /// The experts in a cache, with stand-ins for absent ones.
 pub(super) struct Assembled<'a> {
@@ -39,6 +39,11 @@ impl<'a> Assembled<'a> {
 
     fn stand_in(&self, expert: PieceId) -> Option<&'a StandIns> {
         (self.inexact && self.cache.get(expert).is_none()).then_some(self.stand_ins)
+    }
+
+    /// Error bound of the stand-in that serves for an expert.
+    fn bound(&self, expert: PieceId) -> Option<&'a ErrorBound> {
+        self.stand_in(expert)?.bound(expert)
     }
 }
 
@@ -73,7 +78,7 @@ impl Weights for Assembled<'_> {
         if let Some(stand_ins) = self.stand_in(piece) {
             return stand_ins.matrix(piece, role);
         }
-        let held = self.inventory.piece(piece).iter().find(|held| held.role == role)?;
+        let held = held_tensor(self.inventory, piece, role)?;
         self.cache.get(piece)?.matrix(held, self.stand_ins)
     }
 
@@ -82,8 +87,10 @@ impl Weights for Assembled<'_> {
     }
 
     fn judge(&mut self, expert: PieceId, contribution: &Contribution) -> bool {
-        let bound = self.stand_in(expert).and_then(|stand_ins| stand_ins.bound(expert));
-        let share = bound.map_or(f64::INFINITY, |bound| bound.share(contribution));
+        let share = match self.bound(expert) {
+            Some(bound) => bound.share(contribution),
+            None => f64::INFINITY,
+        };
         let may_count = self.verifier.is_none_or(|verifier| verifier.tolerates(share));
         if !may_count && !self.refused.contains(&expert) {
             self.refused.push(expert);

@@ -20,6 +20,7 @@ use sws_model::{
 use sws_store::{Arena, NVMeWeightStore};
 
 use crate::error::StreamError;
+use crate::reads::held_tensor;
 use crate::wait::Waiter;
 pub(crate) use resident::ResidentPieces;
 use resident::ResidentWeights;
@@ -85,13 +86,14 @@ impl Infrastructure {
         let spare = plan.ring.checked_sub(least_rows + least_ring);
         let need = least_rows + least_ring;
         let spare = spare.ok_or(StreamError::RingTooSmall { need, have: plan.ring })?;
-        let kept = |id| pinned.contains(&id);
-        let weights = ResidentPieces::load(&store, arena, &inventory, kept, report)?;
+        let weights = ResidentPieces::load(&store, arena, &inventory, &pinned, report)?;
         let share = if least_ring == 0 { spare } else { spare / LOOKUP_SHARE };
-        let tables = streams.tables();
-        let share = share / tables.len().max(1);
-        let tables = tables.into_iter().map(|table| TableRows::new(&store, arena, table, share));
-        let tables = tables.collect::<Result<Vec<_>, _>>()?;
+        let parts = streams.tables();
+        let share = share / parts.len().max(1);
+        let mut tables = Vec::with_capacity(parts.len());
+        for parts in parts {
+            tables.push(TableRows::new(&store, arena, parts, share)?);
+        }
         let room = plan.ring - tables.iter().map(TableRows::bytes).sum::<usize>();
         let schedule = streams.schedule(BLOCK_BYTES.min(((room - least_ring) / BLOCKS) as u64));
         let slot = match least_ring {
@@ -131,28 +133,29 @@ impl Infrastructure {
 
     /// Writes the embeddings of `tokens` to `rows`. This begins a pass.
     pub fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), StreamError> {
-        self.interrupt_on_error(|it| {
-            let width = it.spec.hidden;
-            if let Some(table) = it.tables.iter_mut().find(|it| it.piece() == PieceId::EMBED) {
-                it.numbers.clear();
-                it.numbers.extend(tokens.iter().copied().map(u64::from));
-                table.finish(&it.store, &it.waiter, &it.numbers, &mut |place, row| {
-                    rows[place * width..][..width].copy_from_slice(row);
-                })?;
-            } else if let Some(table) = it.pinned.matrix(PieceId::EMBED, Role::Embedding) {
-                for (row, &token) in rows.chunks_exact_mut(width).zip(tokens) {
-                    table.decode_row(token as usize, row);
-                }
+        let result = self.begin(tokens, rows);
+        self.or_interrupt(result)
+    }
+
+    fn begin(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), StreamError> {
+        let width = self.spec.hidden;
+        if let Some(table) = table_of(&mut self.tables, PieceId::EMBED) {
+            self.numbers.clear();
+            self.numbers.extend(tokens.iter().copied().map(u64::from));
+            table.finish(&self.store, &self.waiter, &self.numbers, &mut |place, row| {
+                rows[place * width..][..width].copy_from_slice(row);
+            })?;
+        } else if let Some(table) = self.pinned.matrix(PieceId::EMBED, Role::Embedding) {
+            for (row, &token) in rows.chunks_exact_mut(width).zip(tokens) {
+                table.decode_row(token as usize, row);
             }
-            it.ring.begin()
-        })
+        }
+        self.ring.begin()
     }
 
     /// Starts reading the rows of a layer's table that this pass will look up.
     pub fn expect_rows(&mut self, layer: usize, find: FindRows<'_>) -> Result<(), SourceError> {
-        self.with_table(layer, find, |table, store, waiter, numbers| {
-            table.begin(store, waiter, numbers)
-        })
+        self.use_table(layer, find, None)
     }
 
     /// Calls `take` for each row that `find` selects in the table of a layer, with its place and
@@ -163,51 +166,66 @@ impl Infrastructure {
         find: FindRows<'_>,
         take: TakeRow<'_>,
     ) -> Result<(), SourceError> {
-        self.with_table(layer, find, |table, store, waiter, numbers| {
-            table.finish(store, waiter, numbers, take)
-        })
+        self.use_table(layer, find, Some(take))
     }
 
-    fn with_table(
+    /// Calls `take` for the rows that `find` selects in the table of a layer. Without `take` it only
+    /// starts reading them.
+    fn use_table(
         &mut self,
         layer: usize,
         find: FindRows<'_>,
-        step: impl FnOnce(&mut TableRows, &NVMeWeightStore, &Waiter, &[u64]) -> Result<(), StreamError>,
+        take: Option<TakeRow<'_>>,
     ) -> Result<(), SourceError> {
         let mut numbers = std::mem::take(&mut self.numbers);
         numbers.clear();
-        let found = find(&*self, &mut numbers);
-        let first = PieceId::table(layer as u32, 0);
-        let result = found.and_then(|()| {
-            Ok(self.interrupt_on_error(|it| {
-                let table = it.tables.iter_mut().find(|table| table.piece() == first);
-                table.map_or(Ok(()), |table| step(table, &it.store, &it.waiter, &numbers))
-            })?)
-        });
+        let result = match find(&*self, &mut numbers) {
+            Ok(()) => self.use_rows(layer, &numbers, take).map_err(SourceError::from),
+            Err(error) => Err(error),
+        };
         self.numbers = numbers;
         result
+    }
+
+    fn use_rows(
+        &mut self,
+        layer: usize,
+        numbers: &[u64],
+        take: Option<TakeRow<'_>>,
+    ) -> Result<(), StreamError> {
+        let Infrastructure { tables, store, waiter, .. } = self;
+        let result = match (table_of(tables, PieceId::table(layer as u32, 0)), take) {
+            (Some(table), Some(take)) => table.finish(store, waiter, numbers, take),
+            (Some(table), None) => table.begin(store, waiter, numbers),
+            (None, _) => Ok(()),
+        };
+        self.or_interrupt(result)
     }
 
     /// Schedules the experts that a router has chosen, if experts stream through the ring. Their
     /// reads come before those of later weights.
     pub fn routed(&mut self, layer: usize, distinct: &[u32]) -> Result<(), StreamError> {
-        self.interrupt_on_error(|it| it.ring.route(layer, distinct))
+        let result = self.ring.route(layer, distinct);
+        self.or_interrupt(result)
     }
 
     /// Starts reads as far as there is room. Called repeatedly during other computation.
     pub fn read_ahead(&mut self) -> Result<(), StreamError> {
-        self.interrupt_on_error(|it| it.ring.fill())
+        let result = self.ring.fill();
+        self.or_interrupt(result)
     }
 
     /// The experts of each layer that follow from the tokens of a pass alone.
     pub fn known_experts(&self, tokens: &[u32]) -> Vec<(usize, Vec<u32>)> {
-        let of = |layer: usize| {
+        let mut known = Vec::new();
+        for layer in 0..self.spec.layers.len() {
             let mut experts = Vec::new();
             self.spec.known_experts(layer, self, tokens, &mut experts);
-            (layer, experts)
-        };
-        let layers = (0..self.spec.layers.len()).map(of);
-        layers.filter(|(_, experts)| !experts.is_empty()).collect()
+            if !experts.is_empty() {
+                known.push((layer, experts));
+            }
+        }
+        known
     }
 
     /// The waiter for reads of these weights.
@@ -228,17 +246,18 @@ impl Infrastructure {
         self.ring.free_bytes()
     }
 
-    /// Runs `step`, and cancels all reads if it fails.
-    fn interrupt_on_error<T>(
-        &mut self,
-        step: impl FnOnce(&mut Self) -> Result<T, StreamError>,
-    ) -> Result<T, StreamError> {
-        let result = step(self);
+    /// Cancels all reads on failure.
+    fn or_interrupt(&mut self, result: Result<(), StreamError>) -> Result<(), StreamError> {
         if result.is_err() {
             self.interrupt();
         }
         result
     }
+}
+
+/// The table that begins with this piece.
+fn table_of(tables: &mut [TableRows], piece: PieceId) -> Option<&mut TableRows> {
+    tables.iter_mut().find(|table| table.piece() == piece)
 }
 
 /// The weights that a plan leaves to stream.
@@ -254,12 +273,11 @@ impl StreamedWeights<'_> {
     /// Schedule of the streamed matrices. `limit` is the maximum bytes of a block, as far as
     /// checksums allow.
     fn schedule(&self, limit: u64) -> StreamSchedule {
-        let kept = |id| self.pinned.contains(&id);
         StreamSchedule::new(
             self.spec,
             self.inventory,
             self.manifest,
-            kept,
+            self.pinned,
             self.plan.experts,
             limit,
         )
@@ -268,21 +286,32 @@ impl StreamedWeights<'_> {
     /// The parts of the tables whose rows are looked up: tables of layers, and the embedding if it
     /// is not resident.
     fn tables(&self) -> Vec<Vec<TablePart>> {
-        let part = |piece, role, first: &mut u64| {
-            let held = *self.inventory.piece(piece).iter().find(|held| held.role == role)?;
-            let part = TablePart { piece, held, first: *first };
-            *first += held.rows as u64;
-            Some(part)
-        };
-        let streamed = !self.pinned.contains(&PieceId::EMBED);
-        let embedding = part(PieceId::EMBED, Role::Embedding, &mut 0).filter(|_| streamed);
-        let tables = (0..self.spec.layers.len() as u32).map(|layer| {
+        let mut tables = Vec::new();
+        if !self.pinned.contains(&PieceId::EMBED)
+            && let Some(embedding) = self.part(PieceId::EMBED, Role::Embedding, 0)
+        {
+            tables.push(vec![embedding]);
+        }
+        for layer in 0..self.spec.layers.len() as u32 {
+            let mut parts: Vec<TablePart> = Vec::new();
             let mut first = 0;
-            let parts = (0..).map(|part| PieceId::table(layer, part));
-            parts.map_while(|id| part(id, Role::Table, &mut first)).collect()
-        });
-        let all = [embedding.into_iter().collect()].into_iter().chain(tables);
-        all.filter(|parts: &Vec<_>| !parts.is_empty()).collect()
+            while let Some(part) =
+                self.part(PieceId::table(layer, parts.len() as u32), Role::Table, first)
+            {
+                first += part.held.rows as u64;
+                parts.push(part);
+            }
+            if !parts.is_empty() {
+                tables.push(parts);
+            }
+        }
+        tables
+    }
+
+    /// A part of a table, whose first row has the number `first`.
+    fn part(&self, piece: PieceId, role: Role, first: u64) -> Option<TablePart> {
+        let held = *held_tensor(self.inventory, piece, role)?;
+        Some(TablePart { piece, held, first })
     }
 
     /// Minimum bytes for looking up rows, and for the ring's blocks.

@@ -1,6 +1,6 @@
 //! Pieces that stay in memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::{ControlFlow, Range};
 
 use sws_format::{PieceId, PieceKind};
@@ -30,24 +30,27 @@ struct MatrixPlace {
 }
 
 impl ResidentPieces {
-    /// Reads the pieces for which `kept` is true into slots of `arena`, and all vectors, which need
-    /// room in it temporarily.
+    /// Reads the `kept` pieces into slots of `arena`, and all vectors, which need room in it
+    /// temporarily.
     pub(crate) fn load(
         store: &NVMeWeightStore,
         arena: &Arena,
         inventory: &Inventory,
-        kept: impl Fn(PieceId) -> bool,
+        kept: &HashSet<PieceId>,
         report: &mut dyn FnMut(u64),
     ) -> Result<ResidentPieces, StreamError> {
         let mut vectors = Vec::new();
         let mut pieces = Vec::new();
         for id in inventory.pieces() {
             let held = inventory.piece(id);
-            if kept(id) && held.iter().any(|held| held.role.is_matrix()) {
+            if kept.contains(&id) && held.iter().any(|held| held.role.is_matrix()) {
                 pieces.push(Read::Piece(id));
             } else if !matches!(id.kind(), PieceKind::Expert(_)) {
-                let held = held.iter().filter(|held| !held.role.is_matrix());
-                vectors.extend(held.map(|held| Read::Tensor(id, held.index)));
+                for held in held {
+                    if !held.role.is_matrix() {
+                        vectors.push(Read::Tensor(id, held.index));
+                    }
+                }
             }
         }
         let mut pinned = ResidentPieces::default();
@@ -93,8 +96,10 @@ impl ResidentPieces {
     ///
     /// If the inventory does not have it.
     pub(crate) fn vector(&self, piece: PieceId, role: Role) -> &[f32] {
-        let found = self.vectors.get(&(piece, role));
-        found.unwrap_or_else(|| panic!("{piece} has no {role:?} in the inventory"))
+        let Some(found) = self.vectors.get(&(piece, role)) else {
+            panic!("{piece} has no {role:?} in the inventory")
+        };
+        found
     }
 
     /// A matrix, if its piece is resident.
@@ -119,12 +124,15 @@ impl ResidentPieces {
             let mut held = inventory.piece(piece).iter();
             let Some(held) = held.find(|held| held.index == tensor.index) else { continue };
             let stored = MatrixPlace::new(self.slots.len(), held, tensor);
-            let matrix = stored.matrix(&slot);
-            let name = || tensor.name.clone();
-            let matrix = matrix.map_err(|cause| LoadError::Matrix { name: name(), cause })?;
-            let wrong = || matrix.first_not_finite();
-            if let Some((row, col, value)) = (!held.role.has_any_bits()).then(wrong).flatten() {
-                let name = name();
+            let name = &tensor.name;
+            let matrix = match stored.matrix(&slot) {
+                Ok(matrix) => matrix,
+                Err(cause) => return Err(LoadError::Matrix { name: name.clone(), cause }.into()),
+            };
+            if !held.role.has_any_bits()
+                && let Some((row, col, value)) = matrix.first_not_finite()
+            {
+                let name = name.clone();
                 let file = None;
                 return Err(WeightsError::NotFinite { name, file, value, row, col }.into());
             }

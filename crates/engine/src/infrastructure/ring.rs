@@ -57,6 +57,13 @@ struct Fetched {
     layout: Arc<PieceLayout>,
 }
 
+impl Fetched {
+    /// The bytes of a part of its matrix.
+    fn part(&self, number: usize) -> &[u8] {
+        self.layout.tensors()[0].part(&self.slot, number).unwrap_or_default()
+    }
+}
+
 impl StreamRing {
     pub(crate) fn new(
         store: Arc<NVMeWeightStore>,
@@ -196,10 +203,7 @@ impl StreamRing {
 
     /// Makes the first read of a matrix the next one.
     fn seek(&mut self, piece: PieceId, role: Role) -> Result<Streamed, StreamError> {
-        let is = |next: &NextRead| {
-            next.matrix.piece == piece && next.matrix.role == role && next.read == 0
-        };
-        match self.entries.iter().position(|entry| is(&entry.next)) {
+        match self.entries.iter().position(|entry| entry.next.begins(piece, role)) {
             Some(at) => {
                 for _ in 0..at {
                     if let Some(entry) = self.entries.pop_front() {
@@ -217,7 +221,7 @@ impl StreamRing {
             return Ok(entry.next.matrix);
         }
         match self.schedule.next() {
-            Some(next) if is(&next) => Ok(next.matrix),
+            Some(next) if next.begins(piece, role) => Ok(next.matrix),
             _ => {
                 let unknown = LayoutError::NoPiece(piece);
                 self.schedule.seek(piece, role).ok_or(StreamError::Layout(unknown))
@@ -249,7 +253,10 @@ impl StreamRing {
                 // Cancelled reads hold all of the memory.
                 None if self.stopping > 0 => {}
                 None => {
-                    let need = self.layout.as_ref().map_or(0, |(_, layout)| layout.slot_len());
+                    let need = match &self.layout {
+                        Some((_, layout)) => layout.slot_len(),
+                        None => 0,
+                    };
                     return Err(StreamError::RingTooSmall { need, have: self.buffer.free_bytes() });
                 }
             }
@@ -291,29 +298,28 @@ impl StreamRing {
         let rows = matrix.rows_of(block);
         let mut parts: [&[u8]; Encoding::MOST_PARTS] = [&[]; Encoding::MOST_PARTS];
         for (number, (kind, part)) in encoding.parts().iter().zip(&mut parts).enumerate() {
-            let read = |from: &'a Fetched| {
-                from.layout.tensors()[0].part(&from.slot, number).unwrap_or_default()
-            };
             *part = match rest {
-                Some(rest) if number > 0 => of_rows(kind, rows.clone(), cols, read(rest)),
-                _ => read(fetched),
+                Some(rest) if number > 0 => of_rows(kind, rows.clone(), cols, rest.part(number)),
+                _ => fetched.part(number),
             };
         }
         let used = &parts[..encoding.parts().len()];
-        let size = |n: u64| n as usize;
-        let range = size(rows.start)..size(rows.end);
-        let name = || fetched.layout.tensors()[0].name.clone();
-        let view = Matrix::block(encoding, size(matrix.rows), size(cols), range, used)
-            .map_err(|cause| LoadError::Matrix { name: name(), cause })?;
+        let range = rows.start as usize..rows.end as usize;
+        let name = &fetched.layout.tensors()[0].name;
+        let view = Matrix::block(encoding, matrix.rows as usize, cols as usize, range, used);
+        let view = match view {
+            Ok(view) => view,
+            Err(cause) => return Err(LoadError::Matrix { name: name.clone(), cause }.into()),
+        };
         if !self.checked[matrix.first + block]
             && let Some((row, col, value)) = view.first_not_finite()
         {
             let row = row + rows.start as usize;
             let piece = fetched.layout.read().piece();
             let index = fetched.layout.tensors()[0].index;
-            let tensor = self.store.manifest().piece(piece).map(|piece| &piece.tensors[index]);
-            let name = name();
-            let file = tensor.map(|tensor| tensor.source.clone());
+            let name = name.clone();
+            let piece = self.store.manifest().piece(piece);
+            let file = piece.map(|piece| piece.tensors[index].source.clone());
             return Err(
                 LoadError::from(WeightsError::NotFinite { name, file, value, row, col }).into()
             );

@@ -1,13 +1,15 @@
 //! The routers of a model, without its other weights.
 
+use std::collections::HashSet;
+
 use sws_draft::Gates;
-use sws_format::{PieceId, PieceKind};
+use sws_format::PieceKind;
 use sws_kernels::Tier;
 use sws_model::{Inventory, ModelSpec, RouterProbe};
-use sws_store::{Arena, NVMeWeightStore, PieceLayout, Read};
+use sws_store::{NVMeWeightStore, PieceLayout, Read};
 
 use super::resident::{ResidentPieces, ResidentWeights};
-use crate::error::StreamError;
+use crate::error::{StreamError, arena_of};
 
 /// The routers of a model in memory, without its other weights, for training or judging a draft.
 #[derive(Debug)]
@@ -24,15 +26,17 @@ impl RouterSet {
     /// Reads the routers.
     pub fn open(spec: &ModelSpec, store: &NVMeWeightStore) -> Result<RouterSet, StreamError> {
         let inventory = Inventory::new(spec, store.manifest())?;
-        let router = |id: &PieceId| id.kind() == PieceKind::Router;
+        let mut routers = HashSet::new();
         let mut bytes = NORM_BYTES;
-        for id in inventory.pieces().filter(router) {
-            let layout = PieceLayout::new(store.manifest(), Read::Piece(id));
-            bytes += layout?.slot_len();
+        for id in inventory.pieces() {
+            if id.kind() == PieceKind::Router {
+                let layout = PieceLayout::new(store.manifest(), Read::Piece(id));
+                bytes += layout?.slot_len();
+                routers.insert(id);
+            }
         }
-        let arena = Arena::new(bytes).map_err(|cause| StreamError::Memory { bytes, cause })?;
-        let pinned =
-            ResidentPieces::load(store, &arena, &inventory, |id| router(&id), &mut |_| ())?;
+        let arena = arena_of(bytes)?;
+        let pinned = ResidentPieces::load(store, &arena, &inventory, &routers, &mut |_| ())?;
         let probe = RouterProbe::new(Tier::best());
         Ok(RouterSet { spec: spec.clone(), pinned, probe })
     }

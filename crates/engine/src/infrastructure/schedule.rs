@@ -1,11 +1,13 @@
 //! The order in which streamed matrices are read.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use sws_format::{Manifest, PieceId, PieceKind, Tensor};
 use sws_kernels::{Encoding, PartRows};
 use sws_model::{HeldTensor, Inventory, ModelSpec, ReadStep, Role, TensorSpec};
 use sws_store::{LayoutError, Parts, PieceLayout, Read};
+
+use crate::reads::held_tensor;
 
 /// A streamed matrix, read whole or in blocks of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,11 +82,22 @@ impl Streamed {
         if self.block == self.rows {
             return Read::Tensor(piece, tensor);
         }
-        let rows = |rows, parts| Read::Rows { piece, tensor, rows, parts };
         match number.checked_sub(usize::from(self.has_rest())) {
-            None => rows(0..self.rows, Parts::Rest),
-            Some(block) => rows(self.rows_of(block), Parts::First),
+            None => Read::Rows { piece, tensor, rows: 0..self.rows, parts: Parts::Rest },
+            Some(block) => {
+                Read::Rows { piece, tensor, rows: self.rows_of(block), parts: Parts::First }
+            }
         }
+    }
+
+    /// Length of the slot of a read.
+    fn read_len(&self, manifest: &Manifest, number: usize) -> Result<usize, LayoutError> {
+        Ok(PieceLayout::new(manifest, self.read(number))?.slot_len())
+    }
+
+    /// True if it is the matrix of this role in a piece.
+    fn is_of(&self, piece: PieceId, role: Role) -> bool {
+        self.piece == piece && self.role == role
     }
 }
 
@@ -126,13 +139,21 @@ pub(crate) struct NextRead {
     pub(crate) read: usize,
 }
 
+impl NextRead {
+    /// True if it is the first read of the matrix of this role in a piece.
+    pub(crate) fn begins(&self, piece: PieceId, role: Role) -> bool {
+        self.matrix.is_of(piece, role) && self.read == 0
+    }
+}
+
 impl StreamSchedule {
-    /// Schedules all matrices for which `kept` is false. `limit` is the maximum bytes of a block.
+    /// Schedules all matrices but those of the `kept` pieces. `limit` is the maximum bytes of a
+    /// block.
     pub(crate) fn new(
         spec: &ModelSpec,
         inventory: &Inventory,
         manifest: &Manifest,
-        kept: impl Fn(PieceId) -> bool,
+        kept: &HashSet<PieceId>,
         with_experts: bool,
         limit: u64,
     ) -> StreamSchedule {
@@ -145,7 +166,7 @@ impl StreamSchedule {
             blocks: 0,
         };
         let mut find = |id: PieceId, role: Role| {
-            let held = inventory.piece(id).iter().find(|held| held.role == role)?;
+            let held = held_tensor(inventory, id, role)?;
             let tensor = &manifest.piece(id)?.tensors[held.index];
             let streamed = Streamed::new(id, held, tensor, limit, schedule.blocks);
             schedule.blocks += streamed.blocks();
@@ -157,7 +178,7 @@ impl StreamSchedule {
                 match read {
                     ReadStep::Tensor(kind, TensorSpec { role, .. }) => {
                         let id = PieceId::new(layer as u32, kind);
-                        if role.is_matrix() && !kept(id) {
+                        if role.is_matrix() && !kept.contains(&id) {
                             schedule.steps.extend(find(id, role).map(ScheduleStep::Matrix));
                         }
                     }
@@ -171,8 +192,10 @@ impl StreamSchedule {
                         for expert in 0..count as u32 {
                             let id = PieceId::expert(layer as u32, expert);
                             // Biases stream too: those of all experts together are not small.
-                            let matrices = tensors.iter().map(|tensor| tensor.role);
-                            let matrices = matrices.filter_map(|role| find(id, role)).collect();
+                            let mut matrices = Vec::new();
+                            for tensor in &tensors {
+                                matrices.extend(find(id, tensor.role));
+                            }
                             schedule.experts.insert(id, matrices);
                         }
                         schedule.steps.push(ScheduleStep::Experts(layer));
@@ -182,7 +205,7 @@ impl StreamSchedule {
             }
         }
         for (id, TensorSpec { role, .. }) in spec.ending() {
-            if role.is_matrix() && !kept(id) {
+            if role.is_matrix() && !kept.contains(&id) {
                 schedule.steps.extend(find(id, role).map(ScheduleStep::Matrix));
             }
         }
@@ -207,10 +230,9 @@ impl StreamSchedule {
     pub(crate) fn largest(&self, manifest: &Manifest) -> Result<usize, LayoutError> {
         let mut largest = 0;
         for matrix in self.matrices() {
-            let len = |read| Ok(PieceLayout::new(manifest, matrix.read(read))?.slot_len());
-            let rest = if matrix.has_rest() { len(0)? } else { 0 };
+            let rest = if matrix.has_rest() { matrix.read_len(manifest, 0)? } else { 0 };
             for read in usize::from(matrix.has_rest())..matrix.reads() {
-                largest = largest.max(rest + len(read)?);
+                largest = largest.max(rest + matrix.read_len(manifest, read)?);
             }
         }
         Ok(largest)
@@ -218,7 +240,10 @@ impl StreamSchedule {
 
     /// Schedules the experts that a router has chosen.
     pub(crate) fn route(&mut self, layer: usize, experts: &[u32]) {
-        let mut list = self.routed.take().map_or_else(Vec::new, |(_, list)| list);
+        let mut list = match self.routed.take() {
+            Some((_, list)) => list,
+            None => Vec::new(),
+        };
         list.clear();
         list.extend_from_slice(experts);
         self.routed = Some((layer, list));
@@ -266,22 +291,27 @@ impl StreamSchedule {
 
     /// Moves to the next first read of a matrix. Returns `None` if it is not streamed.
     pub(crate) fn seek(&mut self, piece: PieceId, role: Role) -> Option<Streamed> {
-        let is = |matrix: &Streamed| matrix.piece == piece && matrix.role == role;
         let (step, matrix, found) = match piece.kind() {
             PieceKind::Expert(_) => {
-                let found = *self.experts.get(&piece)?.iter().find(|&matrix| is(matrix))?;
+                let matrices = self.experts.get(&piece)?;
+                let found = *matrices.iter().find(|matrix| matrix.is_of(piece, role))?;
                 let layer = piece.layer()? as usize;
                 let is_layer = |step: &usize| match self.steps[*step] {
                     ScheduleStep::Experts(of) => of == layer,
                     ScheduleStep::Matrix(_) => false,
                 };
                 let step = self.onward().find(is_layer)?;
-                let chosen = (0..).map_while(|n| self.expert(layer, n));
-                (step, chosen.take_while(|matrix| !is(matrix)).count(), found)
+                let mut at = 0;
+                while let Some(chosen) = self.expert(layer, at)
+                    && !chosen.is_of(piece, role)
+                {
+                    at += 1;
+                }
+                (step, at, found)
             }
             _ => {
                 let (step, found) = self.onward().find_map(|n| match &self.steps[n] {
-                    ScheduleStep::Matrix(matrix) if is(matrix) => Some((n, *matrix)),
+                    ScheduleStep::Matrix(matrix) if matrix.is_of(piece, role) => Some((n, *matrix)),
                     _ => None,
                 })?;
                 (step, 0, found)
@@ -298,11 +328,18 @@ impl StreamSchedule {
 
     /// The n-th matrix of the experts chosen in a layer.
     fn expert(&self, layer: usize, n: usize) -> Option<Streamed> {
-        let (_, experts) = self.routed.as_ref().filter(|(routed, _)| *routed == layer)?;
-        let matrices = |expert| self.experts.get(&PieceId::expert(layer as u32, expert));
+        let (routed, experts) = self.routed.as_ref()?;
+        if *routed != layer {
+            return None;
+        }
         // All experts of a layer have the same tensors.
-        let each = matrices(*experts.first()?)?.len();
-        matrices(*experts.get(n.checked_div(each)?)?)?.get(n % each).copied()
+        let each = self.matrices_of(layer, *experts.first()?)?.len();
+        self.matrices_of(layer, *experts.get(n.checked_div(each)?)?)?.get(n % each).copied()
+    }
+
+    /// The matrices of an expert.
+    fn matrices_of(&self, layer: usize, expert: u32) -> Option<&Vec<Streamed>> {
+        self.experts.get(&PieceId::expert(layer as u32, expert))
     }
 
     /// True if a step is the head, or a norm before it, which prompts reach only in their last

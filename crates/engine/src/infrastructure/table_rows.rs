@@ -78,11 +78,16 @@ impl TableRows {
         parts: Vec<TablePart>,
         share: usize,
     ) -> Result<TableRows, StreamError> {
-        let rest = parts.iter().map(|part| match part.rest() {
-            Some(read) => store.read(read, arena).map(|done| Some((done.slot, done.layout))),
-            None => Ok(None),
-        });
-        let rest = rest.collect::<Result<_, _>>()?;
+        let mut rest = Vec::with_capacity(parts.len());
+        for part in &parts {
+            rest.push(match part.rest() {
+                Some(read) => {
+                    let Completion { slot, layout, .. } = store.read(read, arena)?;
+                    Some((slot, layout))
+                }
+                None => None,
+            });
+        }
         let row = row_bytes(store.manifest(), &parts)?;
         let rows = (1 + share / row).min(MAX_IN_FLIGHT);
         let have = arena.free_bytes();
@@ -138,8 +143,10 @@ impl TableRows {
             let done = waiter.wait(store, &self.arrived)?;
             self.in_flight -= 1;
             let Completion { result, slot, layout, .. } = done;
-            let decoded =
-                result.map_err(StreamError::from).and_then(|()| self.decode(&layout, &slot, take));
+            let decoded = match result {
+                Ok(()) => self.decode(&layout, &slot, take),
+                Err(error) => Err(error.into()),
+            };
             self.buffer.give(slot);
             decoded?;
             self.request(store)?;
@@ -204,7 +211,7 @@ impl TableRows {
     ) -> Result<(), StreamError> {
         let TableRows { parts: all, rest, numbers, order, row, .. } = self;
         let tensor = &layout.tensors()[0];
-        let name = || tensor.name.clone();
+        let name = &tensor.name;
         let piece = layout.read().piece();
         let Some(at) = all.iter().position(|part| part.piece == piece) else { return Ok(()) };
         let TablePart { held: HeldTensor { encoding, rows, cols, .. }, first: before, .. } =
@@ -221,8 +228,10 @@ impl TableRows {
         }
         let range = tensor.range.start as usize..tensor.range.end as usize;
         let used = &parts[..encoding.parts().len()];
-        let matrix = Matrix::block(encoding, rows, cols, range.clone(), used)
-            .map_err(|cause| LoadError::Matrix { name: name(), cause })?;
+        let matrix = match Matrix::block(encoding, rows, cols, range.clone(), used) {
+            Ok(matrix) => matrix,
+            Err(cause) => return Err(LoadError::Matrix { name: name.clone(), cause }.into()),
+        };
         // A read may start with rows before the requested ones. If those are wanted too, they were
         // part of an earlier read.
         let from = match layout.read() {
@@ -237,7 +246,7 @@ impl TableRows {
             }
             matrix.decode_row(number - range.start, row);
             if let Some(col) = row.iter().position(|value| !value.is_finite()) {
-                let name = name();
+                let name = name.clone();
                 let file = None;
                 let value = row[col];
                 return Err(WeightsError::NotFinite { name, file, value, row: number, col }.into());
@@ -260,8 +269,10 @@ impl TablePart {
 
     /// The read of the parts that all rows need, if there are any.
     fn rest(&self) -> Option<Read> {
-        let patched = self.held.encoding.has_patches();
-        patched.then(|| self.read(0..self.held.rows as u64, Parts::Rest))
+        if !self.held.encoding.has_patches() {
+            return None;
+        }
+        Some(self.read(0..self.held.rows as u64, Parts::Rest))
     }
 }
 

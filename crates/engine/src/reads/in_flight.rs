@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use sws_cache::NoRoom;
-use sws_format::PieceId;
+use sws_format::{PieceId, Tensor};
 use sws_kernels::Matrix;
 use sws_model::{Inventory, LoadError, WeightsError};
 use sws_store::{
@@ -16,7 +16,7 @@ use super::layouts::Layouts;
 use super::loaded::LoadedSlot;
 use crate::error::StreamError;
 use crate::stand_ins::StandIns;
-use crate::wait::Waiter;
+use crate::wait::{Waiter, bytes_read};
 
 /// Reads of experts from a store into slots. It does not know the cache that owns the slots.
 #[derive(Debug)]
@@ -139,7 +139,7 @@ impl ReadsInFlight {
 
     /// Length of a piece's slot; `None` if the manifest has no such piece.
     pub(crate) fn slot_len(&mut self, id: PieceId) -> Option<usize> {
-        self.layouts.of(&self.store, &self.stand_ins, id).ok().map(|layout| layout.slot_len())
+        Some(self.layouts.of(&self.store, &self.stand_ins, id).ok()?.slot_len())
     }
 
     /// Returns pieces sorted by their position on the disk.
@@ -206,8 +206,8 @@ impl ReadsInFlight {
 
     /// Returns the next read that has ended, if any, without waiting.
     pub(crate) fn poll(&mut self) -> Result<Option<Arrival>, StreamError> {
-        let completion = self.waiter.poll(&self.arrived)?;
-        Ok(completion.map(|completion| self.landed(completion)))
+        let Some(completion) = self.waiter.poll(&self.arrived)? else { return Ok(None) };
+        Ok(Some(self.landed(completion)))
     }
 
     /// Waits for a read to end.
@@ -253,18 +253,27 @@ impl ReadsInFlight {
         for held in self.inventory.piece(id) {
             let parts = loaded.parts(held, &self.stand_ins).unwrap_or_default();
             let parts = &parts[..held.encoding.parts().len()];
-            let tensor = self.store.manifest().piece(id).map(|piece| &piece.tensors[held.index]);
-            let name = || tensor.map_or(String::new(), |tensor| tensor.name.clone());
-            let matrix = Matrix::new(held.encoding, held.rows, held.cols, parts)
-                .map_err(|cause| LoadError::Matrix { name: name(), cause })?;
+            let matrix = match Matrix::new(held.encoding, held.rows, held.cols, parts) {
+                Ok(matrix) => matrix,
+                Err(cause) => {
+                    let (name, _) = self.name_and_file(id, held.index);
+                    return Err(LoadError::Matrix { name, cause });
+                }
+            };
             if let Some((row, col, value)) = matrix.first_not_finite() {
-                let name = name();
-                let file = tensor.map(|tensor| tensor.source.clone());
+                let (name, file) = self.name_and_file(id, held.index);
                 return Err(WeightsError::NotFinite { name, file, value, row, col }.into());
             }
         }
         self.checked.insert(id);
         Ok(())
+    }
+
+    /// The name of a tensor of a piece, and of the file that it came from.
+    fn name_and_file(&self, piece: PieceId, tensor: usize) -> (String, Option<String>) {
+        let Some(piece) = self.store.manifest().piece(piece) else { return Default::default() };
+        let Tensor { name, source, .. } = &piece.tensors[tensor];
+        (name.clone(), Some(source.clone()))
     }
 
     /// True if all numbers of a piece are known to be finite.
@@ -294,28 +303,39 @@ impl ReadsInFlight {
 
     /// The prefetched piece that a pass needs last, of those neither demanded nor given up.
     pub(crate) fn latest_prefetch(&self) -> Option<PieceId> {
-        let idle = |read: &ReadInFlight| !read.demanded && !read.ending;
-        self.in_flight.iter().filter(|(_, read)| idle(read)).map(|(id, _)| *id).max()
+        let mut latest: Option<PieceId> = None;
+        for (id, read) in &self.in_flight {
+            if !read.demanded && !read.ending {
+                latest = latest.max(Some(*id));
+            }
+        }
+        latest
     }
 
     /// Pieces prefetched for a forecast whose reads the device has not begun, ascending.
     pub(crate) fn not_begun(&self) -> Vec<PieceId> {
-        let idle = |read: &ReadInFlight| {
-            read.is_unasked()
+        let mut idle = Vec::new();
+        for (id, read) in &self.in_flight {
+            if read.is_unasked()
                 && read.origin == ReadOrigin::Forecast
                 && !self.store.begun(read.ticket)
-        };
-        let idle = self.in_flight.iter().filter(|(_, read)| idle(read));
-        let mut idle: Vec<PieceId> = idle.map(|(id, _)| *id).collect();
+            {
+                idle.push(*id);
+            }
+        }
         idle.sort_unstable();
         idle
     }
 
     /// Speculative reads that the device has begun and no router has selected, with their bytes.
     pub(crate) fn speculative_begun(&self) -> Vec<(PieceId, usize)> {
-        let begun = |read: &ReadInFlight| read.is_unasked() && self.store.begun(read.ticket);
-        let begun = self.in_flight.iter().filter(|(_, read)| begun(read));
-        begun.map(|(&id, read)| (id, read.bytes)).collect()
+        let mut begun = Vec::new();
+        for (id, read) in &self.in_flight {
+            if read.is_unasked() && self.store.begun(read.ticket) {
+                begun.push((*id, read.bytes));
+            }
+        }
+        begun
     }
 
     /// Number of reads in flight, and their bytes.
@@ -336,9 +356,11 @@ impl ReadsInFlight {
     /// Estimated seconds to read one expert, from all reads so far; `None` before the first read.
     pub(crate) fn seconds_per_expert(&self) -> Option<f64> {
         let stats = self.store.stats();
-        let traffic = [stats.demanded, stats.ahead, stats.speculative];
-        let read: u64 = traffic.iter().map(|traffic| traffic.bytes).sum();
-        let expert = self.last_len.filter(|_| read > 0)?;
+        let read = bytes_read(&stats);
+        if read == 0 {
+            return None;
+        }
+        let expert = self.last_len?;
         Some(stats.busy.as_secs_f64() * expert as f64 / read as f64)
     }
 }

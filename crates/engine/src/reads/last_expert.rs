@@ -12,7 +12,7 @@ use sws_model::{HeldTensor, Inventory, Ready, Role, SourceError, Weights};
 use sws_store::{Completion, FetchError, Landed, NVMeWeightStore, PieceLayout, Priority, Ticket};
 
 use super::in_flight::{Arrival, ReadInFlight, ReadsInFlight};
-use super::loaded::{matrix, no_vector};
+use super::loaded::{held_tensor, matrix, no_vector};
 use crate::error::StreamError;
 use crate::stand_ins::StandIns;
 use crate::wait::Waiter;
@@ -113,8 +113,7 @@ fn before_last(layout: &PieceLayout, held: &[HeldTensor], chunk: usize) -> Optio
 
 impl LastExpert<'_> {
     fn held(&self, piece: PieceId, role: Role) -> Option<&HeldTensor> {
-        let held = self.inventory.piece(piece).iter().find(|held| held.role == role);
-        held.filter(|_| piece == self.id)
+        if piece == self.id { held_tensor(self.inventory, piece, role) } else { None }
     }
 
     /// Waits for the whole expert. A read that fails is repeated once.
@@ -174,14 +173,14 @@ impl Weights for LastExpert<'_> {
         role: Role,
         compute: &mut dyn FnMut(usize, &Matrix<'_>),
     ) -> Result<(), SourceError> {
-        let held = self
-            .held(piece, role)
-            .copied()
-            .ok_or_else(|| StreamError::not_resident(piece, role))?;
+        let Some(held) = self.held(piece, role).copied() else {
+            return Err(StreamError::not_resident(piece, role));
+        };
         let stand_ins = self.stand_ins;
         let Completion { layout, slot, .. } = self.whole()?;
-        let last = matrix(layout, slot, &held, stand_ins)
-            .ok_or_else(|| StreamError::not_resident(piece, role))?;
+        let Some(last) = matrix(layout, slot, &held, stand_ins) else {
+            return Err(StreamError::not_resident(piece, role));
+        };
         compute(0, &last);
         Ok(())
     }

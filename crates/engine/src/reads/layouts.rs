@@ -39,9 +39,12 @@ impl Layouts {
         if ids.len() < 2 {
             return;
         }
-        let place = |layout: &Arc<PieceLayout>| {
-            layout.segments().first().map(|segment| (segment.file, segment.offset))
-        };
-        ids.sort_by_cached_key(|&id| self.of(store, stand_ins, id).ok().and_then(place));
+        ids.sort_by_cached_key(|&id| place(self.of(store, stand_ins, id).ok()?));
     }
+}
+
+/// File and offset at which a read begins.
+fn place(layout: &PieceLayout) -> Option<(u32, u64)> {
+    let first = layout.segments().first()?;
+    Some((first.file, first.offset))
 }

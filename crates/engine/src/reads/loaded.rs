@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sws_format::PieceId;
 use sws_kernels::{Encoding, Matrix};
-use sws_model::{HeldTensor, Role};
+use sws_model::{HeldTensor, Inventory, Role};
 use sws_store::{PieceLayout, Slot};
 
 use crate::stand_ins::StandIns;
@@ -20,6 +20,11 @@ pub struct LoadedSlot {
 impl LoadedSlot {
     pub(crate) fn empty(slot: Slot) -> LoadedSlot {
         LoadedSlot { slot, layout: None }
+    }
+
+    /// The length of a slot, and the slot, for a cache.
+    pub(crate) fn with_len(slot: Slot) -> (usize, LoadedSlot) {
+        (slot.len(), LoadedSlot::empty(slot))
     }
 
     /// A matrix or bias of the piece; `None` if the slot is empty. Tensors shared with a stand-in
@@ -70,6 +75,15 @@ pub(super) fn matrix<'s>(
     let parts = parts(layout, slot, held, stand_ins)?;
     let parts = &parts[..held.encoding.parts().len()];
     Matrix::new(held.encoding, held.rows, held.cols, parts).ok()
+}
+
+/// The tensor of a piece that has this role.
+pub(crate) fn held_tensor(
+    inventory: &Inventory,
+    piece: PieceId,
+    role: Role,
+) -> Option<&HeldTensor> {
+    inventory.piece(piece).iter().find(|held| held.role == role)
 }
 
 /// Rejects a request for a vector of an expert: its biases are requested as matrices of one row.

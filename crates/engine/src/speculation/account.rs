@@ -12,6 +12,7 @@ use sws_store::{StoreStats, Timing};
 use super::counterfactual::Counterfactual;
 use super::governor::{Governor, nanos};
 use super::price::{ComputePace, ReadOffer, ReadTimeModel, expected_stall};
+use crate::reads::{expert_ids, is_expert_of};
 use crate::wait::Moment;
 
 /// Weight of all earlier layers in the rate of demanded reads, applied at each layer.
@@ -111,12 +112,12 @@ impl Account {
 
     /// Estimated nanoseconds to read `bytes` bytes on demand; 0 if nothing was measured.
     pub(crate) fn demanded_nanos(&self, bytes: usize) -> f64 {
-        self.device.demanded(bytes).filter(|_| bytes > 0).unwrap_or(0.0)
+        if bytes == 0 { 0.0 } else { self.device.demanded(bytes).unwrap_or(0.0) }
     }
 
     /// Estimated nanoseconds to read `bytes` bytes speculatively; 0 if nothing was measured.
     pub(crate) fn prefetch_nanos(&self, bytes: usize) -> f64 {
-        self.device.speculative(bytes).filter(|_| bytes > 0).unwrap_or(0.0)
+        if bytes == 0 { 0.0 } else { self.device.speculative(bytes).unwrap_or(0.0) }
     }
 
     /// Returns the offer to prefetch a piece of `bytes` bytes that is needed with this probability,
@@ -205,21 +206,22 @@ impl Account {
         if sweeping {
             self.counterfactual.clear();
         }
-        let id = |expert: u32| PieceId::expert(layer as u32, expert);
-        let running = |piece: PieceId| distinct.iter().any(|&expert| id(expert) == piece);
-        for id in distinct.iter().map(|&expert| id(expert)) {
+        let number = layer as u32;
+        for id in expert_ids(number, distinct.iter().copied()) {
             let lookup = cache.find(id);
             let miss = lookup != Lookup::Ready;
             let last = |may: &dyn Fn(PieceId) -> bool| cache.policy_mut().least_urgent(id, may);
-            let known = self.counterfactual.lookup(id, |other| !running(other), last);
+            let may_go = |other| !is_expert_of(other, number, distinct);
+            let known = self.counterfactual.lookup(id, may_go, last);
             let hit_without = known.unwrap_or(!miss);
             let prefetched = self.counterfactual.settle(id);
             if lookup == Lookup::Ready && prefetched {
                 self.governor.useful(bytes);
                 found.touched = true;
             }
-            let in_flight = begun.iter().find(|(begun, _)| *begun == id);
-            if let Some(&(_, bytes)) = in_flight.filter(|_| lookup == Lookup::Loading) {
+            if lookup == Lookup::Loading
+                && let Some(&(_, bytes)) = begun.iter().find(|(begun, _)| *begun == id)
+            {
                 self.governor.issued(bytes);
                 self.governor.useful(bytes);
                 found.touched = true;
@@ -336,20 +338,23 @@ impl Account {
 impl Device {
     /// Estimated nanoseconds of a demanded read.
     fn demanded(&self, bytes: usize) -> Option<f64> {
-        let slow = |(byte, _)| byte * bytes as f64;
-        let known = self.demanded.nanos(bytes).or_else(|| self.first.nanos(bytes));
-        known.or_else(|| self.speculative.map(slow))
+        let known = self.demanded.nanos(bytes).or(self.first.nanos(bytes));
+        known.or(self.prefetch(bytes))
     }
 
     /// Estimated nanoseconds of the first of several reads demanded together.
     fn first(&self, bytes: usize) -> Option<f64> {
-        self.first.nanos(bytes).or_else(|| self.demanded(bytes))
+        self.first.nanos(bytes).or(self.demanded(bytes))
     }
 
     /// Estimated nanoseconds of a speculative read.
     fn speculative(&self, bytes: usize) -> Option<f64> {
-        let known = self.speculative.map(|(byte, _)| byte * bytes as f64);
-        known.or_else(|| self.demanded(bytes))
+        self.prefetch(bytes).or(self.demanded(bytes))
+    }
+
+    /// Estimated nanoseconds of a speculative read; `None` if none was measured.
+    fn prefetch(&self, bytes: usize) -> Option<f64> {
+        Some(self.speculative?.0 * bytes as f64)
     }
 
     /// Adds the stall of a layer that speculation has not affected, and the one that the model
@@ -370,7 +375,7 @@ impl Device {
 
     /// Estimated nanoseconds of a chunk of a speculative read.
     fn chunk(&self) -> Option<f64> {
-        self.speculative.map(|(_, chunk)| chunk)
+        Some(self.speculative?.1)
     }
 
     /// Adds the mean nanoseconds per byte and per chunk of a pass's speculative reads.

@@ -44,10 +44,10 @@ impl Counterfactual {
 
     /// Starts the demand-only cache with these resident pieces, unless it exists.
     pub(crate) fn fork(&mut self, slots: usize, resident: impl Iterator<Item = PieceId>) {
-        self.demand_only.get_or_insert_with(|| {
+        if self.demand_only.is_none() {
             let resident = resident.map(|id| (id, 0)).collect();
-            DemandOnlyCache { slots, resident, uses: 0 }
-        });
+            self.demand_only = Some(DemandOnlyCache { slots, resident, uses: 0 });
+        }
     }
 
     /// Settles a piece that is demanded, or whose read was given up or has failed. True if it was
@@ -71,11 +71,7 @@ impl Counterfactual {
         if !hit && resident.len() > *slots {
             let may =
                 |other: PieceId| resident.contains_key(&other) && other != id && evictable(other);
-            let oldest = || {
-                let others = resident.iter().filter(|(other, _)| may(**other));
-                others.min_by_key(|&(&id, &used)| (used, id)).map(|(id, _)| *id)
-            };
-            if let Some(victim) = last(&may).or_else(oldest) {
+            if let Some(victim) = last(&may).or_else(|| oldest(resident, &may)) {
                 resident.remove(&victim);
             }
         }
@@ -85,10 +81,11 @@ impl Counterfactual {
     /// Drops the demand-only cache once no prefetch is unused and both caches have converged. The
     /// real cache has `len` pieces.
     pub(crate) fn drop_if_converged(&mut self, len: usize, is_resident: impl Fn(PieceId) -> bool) {
-        let same = |without: &DemandOnlyCache| {
-            without.resident.len() == len && without.resident.keys().all(|&id| is_resident(id))
-        };
-        if self.prefetched.is_empty() && self.demand_only.as_ref().is_some_and(same) {
+        if self.prefetched.is_empty()
+            && let Some(DemandOnlyCache { resident, .. }) = &self.demand_only
+            && resident.len() == len
+            && resident.keys().all(|&id| is_resident(id))
+        {
             self.demand_only = None;
         }
     }
@@ -97,6 +94,17 @@ impl Counterfactual {
     pub(crate) fn clear(&mut self) {
         *self = Counterfactual::default();
     }
+}
+
+/// The least recently used of the pieces that `may` be evicted.
+fn oldest(resident: &HashMap<PieceId, u64>, may: &dyn Fn(PieceId) -> bool) -> Option<PieceId> {
+    let mut oldest: Option<(u64, PieceId)> = None;
+    for (&id, &used) in resident {
+        if may(id) && (oldest.is_none() || Some((used, id)) < oldest) {
+            oldest = Some((used, id));
+        }
+    }
+    Some(oldest?.1)
 }
 
 #[cfg(test)]

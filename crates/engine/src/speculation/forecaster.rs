@@ -41,8 +41,9 @@ impl Forecaster {
         hidden: &[f32],
         gates: &mut dyn Gates,
     ) -> bool {
-        let forecast = self.draft.entering(layer, hidden, gates);
-        forecast.map(|layers| self.blueprint.plan(layers, self.confidence)).is_some()
+        let Some(layers) = self.draft.entering(layer, hidden, gates) else { return false };
+        self.blueprint.plan(layers, self.confidence);
+        true
     }
 
     /// Queries the draft with `state` [tokens, hidden], the hidden state after a layer's attention.
@@ -63,8 +64,9 @@ impl Forecaster {
                 &self.sum
             }
         };
-        let forecast = self.draft.attended(layer, state, gates);
-        forecast.map(|layers| self.blueprint.plan(layers, self.confidence)).is_some()
+        let Some(layers) = self.draft.attended(layer, state, gates) else { return false };
+        self.blueprint.plan(layers, self.confidence);
+        true
     }
 
     /// The last forecast.

@@ -90,19 +90,21 @@ impl Speculation {
         if self.useful + self.wasted == 0 {
             return None;
         }
-        // Returns the rounded value and its text. Without reads to share it, the total is printed.
-        let side = |nanos: f64, reads: u64, which: &str, what: &str| {
-            let each = (nanos / reads.max(1) as f64 / 100.0).round() / 10.0;
-            let text = match reads {
-                0 => format!("{each:.1} us {what}, none {which}"),
-                _ => format!("{reads} {which} x {each:.1} us {what}"),
-            };
-            (each * reads.max(1) as f64, text)
-        };
         let (saved, right) = side(self.saved_ns, self.useful, "right", "saved");
         let (lost, wrong) = side(self.cost_ns, self.wasted, "wrong", "lost");
         Some(format!("{right} {} {wrong}", if saved > lost { ">" } else { "<=" }))
     }
+}
+
+/// Returns a side of the inequality: the rounded value and its text. Without reads to share it, the
+/// total is printed.
+fn side(nanos: f64, reads: u64, which: &str, what: &str) -> (f64, String) {
+    let each = (nanos / reads.max(1) as f64 / 100.0).round() / 10.0;
+    let text = match reads {
+        0 => format!("{each:.1} us {what}, none {which}"),
+        _ => format!("{reads} {which} x {each:.1} us {what}"),
+    };
+    (each * reads.max(1) as f64, text)
 }
 
 /// Keeps the balance of speculation window by window, and switches it on and off.
@@ -250,8 +252,9 @@ impl Governor {
         window.add(saved, cost);
         // The length of the first window is extrapolated from its passes so far.
         let first = f64::from(WINDOW) / f64::from(*passes) * window.time;
-        let time = last.or_else(|| (*passes > 0).then_some(first));
-        let lost = time.is_some_and(|time| -window.balance > LOSS * time + SURE * window.error());
+        let time = last.or((*passes > 0).then_some(first));
+        let lost =
+            matches!(time, Some(time) if -window.balance > LOSS * time + SURE * window.error());
         if self.on && self.governed && lost {
             self.close(false);
         }

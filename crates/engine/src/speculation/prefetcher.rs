@@ -93,7 +93,7 @@ impl Prefetch {
             Price::Any => true,
             Price::Free => false,
             Price::Offer(offer) => {
-                offer.is_some_and(|offer| ReadOffer { victim, ..offer }.is_profitable())
+                matches!(offer, Some(offer) if ReadOffer { victim, ..offer }.is_profitable())
             }
         }
     }
@@ -167,7 +167,10 @@ impl Prefetcher {
 
     /// Number of experts in a layer; 0 for a dense one.
     pub(crate) fn experts_of(&self, layer: usize) -> u32 {
-        self.layers.get(layer).copied().flatten().map_or(0, |(experts, _)| experts as u32)
+        match self.layers.get(layer) {
+            Some(Some((experts, _))) => *experts as u32,
+            _ => 0,
+        }
     }
 
     /// Number of layers.
@@ -190,17 +193,19 @@ impl Prefetcher {
     pub(crate) fn follow(&mut self, layer: &LayerBlueprint, mut hint: impl FnMut(PieceId, f32)) {
         let number = layer.layer_idx;
         let Some(offers) = self.offers.get_mut(number) else { return };
-        let id = |expert| PieceId::expert(number as u32, expert);
         for (expert, _) in offers.drain(..) {
-            hint(id(expert), 0.0);
+            hint(PieceId::expert(number as u32, expert), 0.0);
         }
         let least = self.confidence.max(IMPROBABLE);
-        offers.extend(layer.selected_experts.iter().filter_map(|&expert| {
-            let probability = *layer.expert_probs.get(expert as usize)?;
-            (probability >= least).then_some((expert, probability))
-        }));
+        for &expert in &layer.selected_experts {
+            if let Some(&probability) = layer.expert_probs.get(expert as usize)
+                && probability >= least
+            {
+                offers.push((expert, probability));
+            }
+        }
         for &(expert, probability) in &*offers {
-            hint(id(expert), probability);
+            hint(PieceId::expert(number as u32, expert), probability);
         }
     }
 
@@ -248,7 +253,7 @@ impl Prefetcher {
 
     /// Removes the first pin in the layers up to this one.
     pub(crate) fn unpin_up_to(&mut self, layer: u32) -> Option<PieceId> {
-        let over = self.pinned.first().is_some_and(|id| id.layer() <= Some(layer));
+        let over = matches!(self.pinned.first(), Some(id) if id.layer() <= Some(layer));
         if over { self.pinned.pop_first() } else { None }
     }
 
@@ -349,7 +354,7 @@ impl Prefetcher {
                         true => (ReadOrigin::Sweep, Price::Any),
                         false if probability >= CERTAIN => (ReadOrigin::Forecast, Price::Any),
                         false => {
-                            let layer = id.layer().map_or(0, |layer| layer as usize);
+                            let layer = id.layer().unwrap_or(0) as usize;
                             let lead = account.pace.time_until_router(layer, round.at, round.busy);
                             (
                                 ReadOrigin::Forecast,
@@ -369,9 +374,10 @@ impl Prefetcher {
                             RoundStage::Offers { layer: layer + 1, place: 0, until: None };
                         continue;
                     };
-                    let until = until.unwrap_or_else(|| {
-                        account.pace.time_until_router(layer, round.at, round.busy)
-                    });
+                    let until = match until {
+                        Some(until) => until,
+                        None => account.pace.time_until_router(layer, round.at, round.busy),
+                    };
                     round.stage =
                         RoundStage::Offers { layer, place: place + 1, until: Some(until) };
                     let certain = probability >= CERTAIN;
@@ -386,7 +392,7 @@ impl Prefetcher {
                     }
                     let Some(bytes) = slot_len(id) else { continue };
                     let offer = account.offer(bytes, probability, until - round.backlog);
-                    if !certain && !offer.is_some_and(|offer| offer.is_profitable()) {
+                    if !certain && !offer.as_ref().is_some_and(ReadOffer::is_profitable) {
                         continue;
                     }
                     let need = Need::Forecast(probability);
@@ -465,6 +471,9 @@ impl PrefetchRound {
 /// Probability that at least one of `tokens` tokens uses a given expert, if all experts are equally
 /// likely. 0 for a single token, from which nothing follows.
 fn usage(layer: Option<(usize, usize)>, tokens: usize) -> f32 {
-    let Some((experts, top_k)) = layer.filter(|_| tokens > 1) else { return 0.0 };
+    if tokens <= 1 {
+        return 0.0;
+    }
+    let Some((experts, top_k)) = layer else { return 0.0 };
     1.0 - (1.0 - top_k as f32 / experts as f32).powi(tokens as i32)
 }

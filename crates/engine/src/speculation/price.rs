@@ -117,8 +117,10 @@ impl ComputePace {
         self.stage = PassStage::Between;
         let class = tokens.max(1).ilog2();
         if class != self.class {
-            let unknown = || vec![LayerTimes::default(); self.layers.len()];
-            let times = self.others.remove(&class).unwrap_or_else(unknown);
+            let times = match self.others.remove(&class) {
+                Some(times) => times,
+                None => vec![LayerTimes::default(); self.layers.len()],
+            };
             let before = std::mem::replace(&mut self.layers, times);
             self.others.insert(self.class, before);
             self.class = class;
@@ -173,28 +175,27 @@ impl ComputePace {
     /// Meanwhile all of the demanded experts but the last are computed. Infinite if not measured
     /// yet.
     pub(crate) fn time_until_router(&self, layer: usize, at: Moment, busy: f64) -> f64 {
-        let of = |time: Option<f64>| time.unwrap_or(f64::INFINITY);
-        let experts = |times: &LayerTimes| times.expert.map(|expert| times.experts * expert);
-        let whole = |times: &LayerTimes| of(times.chosen) + of(experts(times));
         let spent = at.computing(self.since);
         let Some(here) = self.layers.get(self.layer) else { return f64::INFINITY };
         let left = match self.stage {
             PassStage::Before => {
-                let before = (of(here.before) - spent).max(0.0);
+                let before = (or_never(here.before) - spent).max(0.0);
                 if layer <= self.layer {
                     return before;
                 }
-                before + whole(here)
+                before + here.since_choice()
             }
-            PassStage::Chosen => (whole(here) - spent).max(0.0),
-            PassStage::Experts(experts) => (experts as f64 * of(here.expert) - spent).max(0.0),
+            PassStage::Chosen => (here.since_choice() - spent).max(0.0),
+            PassStage::Experts(experts) => {
+                (experts as f64 * or_never(here.expert) - spent).max(0.0)
+            }
             PassStage::Between => 0.0,
         };
-        let left = (left - busy).max(left.min(of(here.expert)));
+        let left = (left - busy).max(left.min(or_never(here.expert)));
         let between = self.layers.get(self.layer + 1..layer).unwrap_or_default();
         let there = self.layers.get(layer).copied().unwrap_or_default();
-        let between = between.iter().map(|times| of(times.before) + whole(times));
-        left + between.sum::<f64>() + of(there.before)
+        let between = between.iter().map(|times| or_never(times.before) + times.since_choice());
+        left + between.sum::<f64>() + or_never(there.before)
     }
 
     /// Nanoseconds of computing until the next prefetch decision.
@@ -214,6 +215,22 @@ impl ComputePace {
         let times = self.layers.get(layer)?;
         Some((times.chosen?, times.expert?))
     }
+}
+
+impl LayerTimes {
+    /// Computing time from the router's choice on; infinite if not measured.
+    fn since_choice(&self) -> f64 {
+        let experts = match self.expert {
+            Some(expert) => self.experts * expert,
+            None => f64::INFINITY,
+        };
+        or_never(self.chosen) + experts
+    }
+}
+
+/// A measured time, or an infinite one.
+fn or_never(time: Option<f64>) -> f64 {
+    time.unwrap_or(f64::INFINITY)
 }
 
 fn blend(time: &mut Option<f64>, took: f64) {

@@ -31,7 +31,9 @@ impl WarmFill {
     /// piece is left.
     pub(crate) fn next(&mut self, is_resident: impl Fn(PieceId) -> bool) -> Option<PieceId> {
         let WarmFill::Pending(pieces) = self else { return None };
-        while pieces.front().is_some_and(|&id| is_resident(id)) {
+        while let Some(&id) = pieces.front()
+            && is_resident(id)
+        {
             pieces.pop_front();
         }
         let next = pieces.front().copied();

@@ -58,7 +58,9 @@ impl WarmStart {
             fs::create_dir_all(dir)?;
         }
         let target = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
-        if target.symlink_metadata().is_ok_and(|there| !there.is_file()) {
+        if let Ok(there) = target.symlink_metadata()
+            && !there.is_file()
+        {
             return Err(io::Error::other("it is not a regular file"));
         }
         let mut replacement = Replacement::begin(&target)?;

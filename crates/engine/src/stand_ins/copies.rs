@@ -10,6 +10,7 @@ use sws_store::{Arena, NVMeWeightStore};
 
 use crate::error::StreamError;
 use crate::infrastructure::ResidentPieces;
+use crate::reads::held_tensor;
 
 /// Choice of the stand-ins that stay in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,16 +55,22 @@ impl StandIns {
         experts: &[PieceId],
     ) -> Result<StandIns, StreamError> {
         let held = ResidentPieces::stand_ins(store, arena, inventory, experts)?;
-        let bound = |&id: &PieceId| {
+        let mut bounds = HashMap::with_capacity(experts.len());
+        for &id in experts {
             let piece = store.manifest().piece(id);
-            (id, piece.and_then(|piece| ErrorBound::of(piece, inventory)))
-        };
-        Ok(StandIns { held, bounds: experts.iter().map(bound).collect() })
+            bounds.insert(id, piece.and_then(|piece| ErrorBound::of(piece, inventory)));
+        }
+        Ok(StandIns { held, bounds })
     }
 
     /// True if the stand-in of an expert is in memory.
     pub fn contains(&self, expert: PieceId) -> bool {
         self.bounds.contains_key(&expert)
+    }
+
+    /// True if the stand-ins of the first `experts` experts of a layer are in memory.
+    pub(crate) fn covers(&self, layer: u32, experts: u32) -> bool {
+        (0..experts).all(|expert| self.contains(PieceId::expert(layer, expert)))
     }
 
     /// Error bound of the stand-in of an expert; `None` if it is unknown.
@@ -129,17 +136,10 @@ impl ErrorBound {
     /// Returns the bound of an expert from the norms in the manifest. `None` if a norm is unknown,
     /// or if the expert itself differs from the checkpoint's.
     fn of(piece: &Piece, inventory: &Inventory) -> Option<ErrorBound> {
-        let stand_in = piece.stand_in.as_ref()?;
-        let norms = |role| {
-            let held = inventory.piece(piece.id).iter().find(|held| held.role == role)?;
-            let exact = piece.tensors.get(held.index)?.error.is_none();
-            let error = stand_in.tensors.get(held.index)?.error.filter(|_| exact)?;
-            Some([error.spectral?, error.spectral_error?])
-        };
-        let either = |role| norms(role).or_else(|| norms(Role::GateUp));
-        let [_, gate] = either(Role::Gate)?;
-        let [_, up] = either(Role::Up)?;
-        let [down, down_error] = norms(Role::Down)?;
+        let both = norms(piece, inventory, Role::GateUp);
+        let [_, gate] = norms(piece, inventory, Role::Gate).or(both)?;
+        let [_, up] = norms(piece, inventory, Role::Up).or(both)?;
+        let [down, down_error] = norms(piece, inventory, Role::Down)?;
         Some(ErrorBound { gate, up, down, down_error })
     }
 
@@ -155,6 +155,18 @@ impl ErrorBound {
     pub fn share(&self, of: &Contribution) -> f64 {
         of.weight * self.output(of) / of.state
     }
+}
+
+/// Norms of a matrix of an expert, and of the error of its stand-in. `None` if one is unknown, or if
+/// the expert itself differs from the checkpoint's.
+fn norms(piece: &Piece, inventory: &Inventory, role: Role) -> Option<[f64; 2]> {
+    let stand_in = piece.stand_in.as_ref()?;
+    let held = held_tensor(inventory, piece.id, role)?;
+    if piece.tensors.get(held.index)?.error.is_some() {
+        return None;
+    }
+    let error = stand_in.tensors.get(held.index)?.error?;
+    Some([error.spectral?, error.spectral_error?])
 }
 
 #[cfg(test)]

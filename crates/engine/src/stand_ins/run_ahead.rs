@@ -76,10 +76,12 @@ impl RunAheadState {
         run_ahead: bool,
         experts: impl Iterator<Item = u32>,
     ) -> RunAheadState {
-        let covers = |(layer, experts): (u32, u32)| {
-            (0..experts).all(|expert| stand_ins.contains(PieceId::expert(layer, expert)))
-        };
-        let covered = if run_ahead { (0..).zip(experts).map(covers).collect() } else { Vec::new() };
+        let mut covered = Vec::new();
+        if run_ahead {
+            for (layer, experts) in (0..).zip(experts) {
+                covered.push(stand_ins.covers(layer, experts));
+            }
+        }
         RunAheadState { stand_ins, covered, ..RunAheadState::default() }
     }
 
@@ -106,7 +108,7 @@ impl RunAheadState {
 
     /// True if a layer is computed only to learn its choice.
     pub(crate) fn is_lookahead_layer(&self, layer: usize) -> bool {
-        self.from.is_some_and(|from| (from as usize) < layer)
+        matches!(self.from, Some(from) if (from as usize) < layer)
     }
 
     /// True if the choice of this piece's layer has been foreseen.
@@ -133,7 +135,9 @@ impl RunAheadState {
     pub(crate) fn on_routed(&mut self, layer: u32, experts: &[u32], misses: usize) {
         let RunAheadState { pace, foreseen, counts, .. } = self;
         pace.misses += (misses as f64 - pace.misses) / f64::from(RECENT);
-        while foreseen.front().is_some_and(|(foreseen, _)| *foreseen < layer) {
+        while let Some((first, _)) = foreseen.front()
+            && *first < layer
+        {
             foreseen.pop_front();
         }
         if let Some((_, expected)) = foreseen.pop_front_if(|(foreseen, _)| *foreseen == layer) {
@@ -159,7 +163,10 @@ impl RunAheadState {
     /// enough for computing ahead.
     pub(crate) fn is_worth_running(&self, layer: usize, wait: Wait) -> bool {
         let Wait { missing, seconds_per_expert } = wait;
-        let Some(one) = seconds_per_expert.filter(|_| missing > 0) else { return false };
+        let Some(one) = seconds_per_expert else { return false };
+        if missing == 0 {
+            return false;
+        }
         let later = self.covered.len() - 1 - layer;
         let enough = (self.pace.layer * MIN_GAIN_LAYERS).as_secs_f64();
         missing as f64 * one > enough && self.pace.misses * later as f64 * one > enough
@@ -173,7 +180,7 @@ impl RunAheadState {
 
     /// True if stand-ins cover this layer.
     pub(crate) fn can_continue(&self, layer: usize) -> bool {
-        self.covered.get(layer).is_some_and(|covered| *covered)
+        self.covered.get(layer).copied().unwrap_or(false)
     }
 
     /// Ends the run ahead, and keeps its foreseen choices.
@@ -185,8 +192,11 @@ impl RunAheadState {
     /// A queued read occupies a slot that another expert could use: with 16 reads at a time on a
     /// disk of 0.1 GB/s, running ahead read 7 % more bytes than with this number.
     pub(crate) fn reads_until_next_poll(&self, seconds_per_expert: Option<f64>) -> Option<usize> {
+        if self.pace.layer.is_zero() || !self.is_possible() {
+            return None;
+        }
         let layer = self.pace.layer.as_secs_f64();
-        let one = seconds_per_expert.filter(|_| layer > 0.0 && self.is_possible())?;
+        let one = seconds_per_expert?;
         Some(1 + (f64::from(MIN_GAIN_LAYERS) * layer / one).ceil() as usize)
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{Counters, Metrics, SpeculativeWeightStreamer};
 use crate::budget::SlotClass;
+use crate::wait::bytes_read;
 use crate::watch::RunWatch;
 
 /// Totals of all passes, and the counters before the first.
@@ -81,14 +82,13 @@ impl SpeculativeWeightStreamer {
             Counters { clocks, passes, tokens, bytes, proposals, ..Counters::default() };
         let Some(store) = &self.store else { return counters };
         let stats = store.stats();
-        counters.device_bytes = [&stats.demanded, &stats.ahead, &stats.speculative]
-            .map(|traffic| traffic.bytes)
-            .iter()
-            .sum();
+        counters.device_bytes = bytes_read(&stats);
         counters.device_busy = stats.busy;
         counters.drives = stats.drives;
         counters.context_lent = self.contexts.bytes();
-        if let Some(plan) = self.plan.as_ref().filter(|_| self.structured.has_lent()) {
+        if let Some(plan) = &self.plan
+            && self.structured.has_lent()
+        {
             counters.structured_lent = plan.structured_lent.iter().map(SlotClass::bytes).sum();
         }
         if let Some(assembler) = source.assembler() {
@@ -96,8 +96,7 @@ impl SpeculativeWeightStreamer {
             (counters.accepts, counters.rejects) = (verifier.accepts, verifier.rejects);
             (counters.offered, counters.caught) = (verifier.offered, verifier.caught);
             counters.run_ahead = assembler.run_ahead_counts();
-            let layers = assembler.cache().counts().iter();
-            counters.layers = layers.map(|(&layer, &counts)| (layer, counts)).collect();
+            counters.layers = assembler.cache().counts().clone();
             counters.tier = assembler.tier_counts();
             counters.speculation = assembler.speculation();
             counters.peak_cache_bytes = assembler.cache().peak_bytes() as u64;

@@ -88,14 +88,17 @@ impl ContextLending {
     /// Divides these slots into blocks. None of them is lent yet.
     pub(super) fn new(classes: &[SlotClass]) -> ContextLending {
         // Every block gets its share of each class.
-        let of_class = |class: &SlotClass| {
-            let SlotClass { len, count } = *class;
-            (0..count).map(move |n| ((n as f64 + 0.5) / count as f64, len))
-        };
-        let mut slots: Vec<(f64, usize)> = classes.iter().flat_map(of_class).collect();
+        let mut slots = Vec::new();
+        let mut all = 0;
+        let mut longest = 0;
+        for &SlotClass { len, count } in classes {
+            for n in 0..count {
+                slots.push(((n as f64 + 0.5) / count as f64, len));
+            }
+            all += count * len;
+            longest = len.max(longest);
+        }
         slots.sort_by(|(one, _), (other, _)| one.total_cmp(other));
-        let all: usize = slots.iter().map(|(_, len)| len).sum();
-        let longest = classes.iter().map(|class| class.len).max().unwrap_or(0);
         let most =
             all.div_ceil(BLOCKS).max(LEAST_BLOCK).max(longest).next_multiple_of(HUGE_PAGE as usize);
         let mut blocks: Vec<LentBlock> = Vec::new();
@@ -108,7 +111,9 @@ impl ContextLending {
                 _ => blocks.push(LentBlock { slots: vec![len], bytes: len }),
             }
         }
-        blocks.iter_mut().for_each(|block| block.bytes = mapped(block.bytes as u64) as usize);
+        for block in &mut blocks {
+            block.bytes = mapped(block.bytes as u64) as usize;
+        }
         ContextLending { blocks, lent: Vec::new(), idle: 0 }
     }
 
@@ -130,11 +135,13 @@ impl ContextLending {
     /// Number of blocks that fit into the idle bytes, with the bytes of `free` blocks left over.
     fn within(&self, free: usize) -> usize {
         let mut bytes = 0;
-        let fits = |block: &&LentBlock| {
+        for (number, block) in self.blocks.iter().enumerate() {
             bytes += block.bytes;
-            (bytes + free * block.bytes) as u64 <= self.idle
-        };
-        self.blocks.iter().take_while(fits).count()
+            if (bytes + free * block.bytes) as u64 > self.idle {
+                return number;
+            }
+        }
+        self.blocks.len()
     }
 
     /// True if another block can be lent. If other slots are lent behind the blocks, they would

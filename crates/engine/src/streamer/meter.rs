@@ -89,21 +89,29 @@ impl Meter {
         self.spent.inside += self.waiter.clock().now().saturating_sub(started);
     }
 
-    /// Runs a computation within a call of the source.
-    pub(crate) fn compute<T>(
-        &mut self,
-        cost: impl FnOnce(&ComputeCosts) -> Duration,
-        compute: impl FnOnce() -> T,
-    ) -> T {
-        let started = self.waiter.clock().now();
-        let stalls = self.waiter.stalls();
-        if let Some((store, costs)) = &self.pace {
-            store.spend(cost(costs));
+    /// Computing times in virtual time; zeros in real time.
+    pub(crate) fn costs(&self) -> ComputeCosts {
+        match &self.pace {
+            Some((_, costs)) => *costs,
+            None => ComputeCosts::default(),
         }
-        let result = compute();
-        self.spent.computing += self.waiter.clock().now().saturating_sub(started);
-        self.spent.stalled += self.waiter.stalls().time.saturating_sub(stalls.time);
-        result
+    }
+
+    /// Starts a computation within a call of the source, which takes `cost` in virtual time. Returns
+    /// the argument for [`end_computing`](Self::end_computing).
+    pub(crate) fn begin_computing(&self, cost: Duration) -> MeterReading {
+        let before = self.reading();
+        if let Some((store, _)) = &self.pace {
+            store.spend(cost);
+        }
+        before
+    }
+
+    /// Ends a computation within a call of the source.
+    pub(crate) fn end_computing(&mut self, before: MeterReading) {
+        let MeterReading { now, waited, .. } = before;
+        self.spent.computing += self.waiter.clock().now().saturating_sub(now);
+        self.spent.stalled += self.waiter.stalls().time.saturating_sub(waited);
     }
 
     /// Returns the current reading.

@@ -228,18 +228,20 @@ impl Metrics {
     pub fn between(before: &Counters, after: &Counters) -> Metrics {
         let seconds = (after.clocks.now.saturating_sub(before.clocks.now)).as_secs_f64();
         let tokens = after.tokens - before.tokens;
-        let per = |n: f64, d: f64| if d > 0.0 { n / d } else { 0.0 };
-        let drives = after.drives.iter().enumerate().map(|(number, drive)| {
-            let before = before.drives.get(number).map_or(0, |before| before.bytes);
-            DriveMetrics { bytes: drive.bytes - before, ..DriveMetrics::from(drive) }
-        });
-        let kinds = WeightKind::ALL.iter().zip(after.bytes.iter().zip(&before.bytes));
-        let bytes_per_token = kinds
-            .map(|(kind, (after, before))| {
-                (kind.name(), per((after - before) as f64, tokens as f64))
-            })
-            .filter(|(_, bytes)| *bytes > 0.0)
-            .collect();
+        let mut drives = Vec::with_capacity(after.drives.len());
+        for (number, drive) in after.drives.iter().enumerate() {
+            let old = before.drives.get(number).copied().unwrap_or_default();
+            let bytes = drive.bytes - old.bytes;
+            drives.push(DriveMetrics { bytes, ..DriveMetrics::from(drive) });
+        }
+        let mut bytes_per_token = BTreeMap::new();
+        for (number, kind) in WeightKind::ALL.iter().enumerate() {
+            let bytes = after.bytes[number] - before.bytes[number];
+            let each = per(bytes as f64, tokens as f64);
+            if each > 0.0 {
+                bytes_per_token.insert(kind.name(), each);
+            }
+        }
         let device = after.device_bytes - before.device_bytes;
         let busy = after.device_busy.saturating_sub(before.device_busy).as_secs_f64();
         let stall = after.clocks.stalls.time.saturating_sub(before.clocks.stalls.time);
@@ -247,25 +249,22 @@ impl Metrics {
         let passes = after.passes.saturating_sub(before.passes);
         let compute = passes.saturating_sub(stall).saturating_sub(source).as_secs_f64();
         let stall = stall.as_secs_f64();
-        let layers: Vec<LayerMetrics> = after
-            .layers
-            .iter()
-            .map(|(&layer, now)| {
-                let LookupCounts { hits, late, misses } =
-                    before.layers.get(&layer).copied().unwrap_or_default();
-                LayerMetrics {
-                    layer,
-                    hits: now.hits - hits,
-                    late: now.late - late,
-                    misses: now.misses - misses,
-                }
-            })
-            .collect();
-        let sum = |of: fn(&LayerMetrics) -> u64| layers.iter().map(of).sum::<u64>() as f64;
-        let hits = sum(|l| l.hits);
-        let late = sum(|l| l.late);
-        let misses = sum(|l| l.misses);
-        let lookups = hits + late + misses;
+        let mut layers = Vec::with_capacity(after.layers.len());
+        let mut all = LayerMetrics::default();
+        for (&layer, now) in &after.layers {
+            let old = before.layers.get(&layer).copied().unwrap_or_default();
+            let hits = now.hits - old.hits;
+            let late = now.late - old.late;
+            let misses = now.misses - old.misses;
+            layers.push(LayerMetrics { layer, hits, late, misses });
+            all.hits += hits;
+            all.late += late;
+            all.misses += misses;
+        }
+        let hits = all.hits as f64;
+        let misses = all.misses as f64;
+        let lookups = hits + all.late as f64 + misses;
+        let proposals = after.proposals.since(&before.proposals);
         Metrics {
             tokens,
             seconds,
@@ -277,7 +276,7 @@ impl Metrics {
                 gb_per_second: per(device as f64 / 1e9, seconds),
                 busy: per(busy, seconds),
             },
-            drives: drives.collect(),
+            drives,
             stalls: StallMetrics {
                 count: after.clocks.stalls.count - before.clocks.stalls.count,
                 seconds: stall,
@@ -288,21 +287,30 @@ impl Metrics {
                 miss_rate: per(misses, lookups),
                 layers,
             },
-            vram: after.tier.clone().map(|after| {
-                let old = before.tier.as_ref().map_or((0, 0), |tier| (tier.hits, tier.copies));
-                let (hits, copies) = (after.hits - old.0, after.copies - old.1);
-                TierCounts { hits, copies, ..after }
-            }),
+            vram: tier_between(before, after),
             accepts: after.accepts - before.accepts,
             rejects: after.rejects - before.rejects,
             stand_ins: StandInMetrics::between(before, after),
-            proposals: Some(after.proposals.since(&before.proposals))
-                .filter(|counts| *counts != SpeculativeCounts::default()),
+            proposals: (proposals != SpeculativeCounts::default()).then_some(proposals),
             speculation: after.speculation.since(&before.speculation),
             peak_cache_bytes: after.peak_cache_bytes,
             peak_rss_bytes: peak_memory(),
         }
     }
+}
+
+/// The ratio of two quantities; 0 if there is nothing to divide by.
+fn per(n: f64, d: f64) -> f64 {
+    if d > 0.0 { n / d } else { 0.0 }
+}
+
+fn tier_between(before: &Counters, after: &Counters) -> Option<TierCounts> {
+    let mut counts = after.tier.clone()?;
+    if let Some(old) = &before.tier {
+        counts.hits -= old.hits;
+        counts.copies -= old.copies;
+    }
+    Some(counts)
 }
 
 /// Peak memory of this process in bytes, if the system reports it.

@@ -10,6 +10,7 @@ mod slots;
 mod source;
 mod speculative;
 mod start;
+mod streamed;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -96,8 +97,12 @@ impl SpeculativeWeightStreamer {
     ) {
         let started = self.begin_pass(chunks.iter().map(|chunk| chunk.tokens.len()).sum());
         self.sequences.step(chunks, observer, step);
-        let done = chunks.iter().enumerate().filter(|(number, _)| step.logits(*number).is_ok());
-        let done = done.map(|(_, chunk)| chunk.tokens.len()).sum();
+        let mut done = 0;
+        for (number, chunk) in chunks.iter().enumerate() {
+            if step.logits(number).is_ok() {
+                done += chunk.tokens.len();
+            }
+        }
         self.end_pass(started, done);
     }
 
@@ -131,8 +136,9 @@ impl SpeculativeWeightStreamer {
 
     /// Adds a tier of experts outside memory; false if no experts are in slots.
     pub fn set_tier(&mut self, tier: Box<dyn ExpertTier>) -> bool {
-        let assembler = self.sequences.source().assembler();
-        assembler.map(|assembler| assembler.set_tier(tier)).is_some()
+        let Some(assembler) = self.sequences.source().assembler() else { return false };
+        assembler.set_tier(tier);
+        true
     }
 
     /// The tier of experts outside memory.
@@ -236,7 +242,10 @@ impl CausalLm for SpeculativeWeightStreamer {
 impl Drop for SpeculativeWeightStreamer {
     /// Saves the learned state. On failure it is lost, and later runs learn it again.
     fn drop(&mut self) {
-        let Some(file) = self.warm_start.take().filter(|_| self.totals.tokens > 0) else { return };
+        let Some(file) = self.warm_start.take() else { return };
+        if self.totals.tokens == 0 {
+            return;
+        }
         let mut saved = SavedTensors::default();
         if let Some(assembler) = self.sequences.source().assembler() {
             // Releasing the slots makes room for the saved state.

@@ -10,7 +10,7 @@ impl SpeculativeWeightStreamer {
     /// Adds an empty sequence and returns its number. `None` if the plan has no room for another
     /// ([`Options::sequences`](super::Options::sequences)).
     pub fn add_sequence(&mut self) -> Option<usize> {
-        self.has_room().then(|| self.sequences.add())
+        if self.has_room() { Some(self.sequences.add()) } else { None }
     }
 
     /// Adds a sequence with the same positions as another. `None` if the plan has no room for it, or
@@ -58,7 +58,9 @@ impl SpeculativeWeightStreamer {
             self.sequences.state_mut().set_pages(page(2, 0));
         }
         let numbers: Vec<usize> = self.state().numbers().collect();
-        numbers.into_iter().for_each(|sequence| self.sequences.release(sequence));
+        for sequence in numbers {
+            self.sequences.release(sequence);
+        }
     }
 
     /// An empty prefix, to be filled from bytes.

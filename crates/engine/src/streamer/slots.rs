@@ -16,7 +16,7 @@ impl SpeculativeWeightStreamer {
         if let Some(own) = self.structured.ended() {
             self.keep_slots(own);
         }
-        let slots: u64 = plan.slots.iter().map(|class| class.bytes()).sum();
+        let slots: u64 = plan.slots.iter().map(SlotClass::bytes).sum();
         if let Some(assembler) = self.sequences.source().assembler() {
             // Reads in flight would keep their slots.
             assembler.abandon();
@@ -59,11 +59,11 @@ impl SpeculativeWeightStreamer {
     /// Lends the memory of structured output while no text uses it. These slots follow those of the
     /// plan. Slots lent after them are lent again later.
     pub(super) fn lend_structured_memory(&mut self) {
-        let due = self.plan.as_ref().filter(|_| self.structured.is_due());
-        let Some(lens) = due.map(|plan| SlotClass::each(&plan.structured_lent).collect::<Vec<_>>())
-        else {
+        if !self.structured.is_due() {
             return;
-        };
+        }
+        let Some(plan) = &self.plan else { return };
+        let lens: Vec<usize> = SlotClass::each(&plan.structured_lent).collect();
         if let Some(own) = self.contexts.ended().or(self.lending.own()) {
             self.keep_slots(own);
         }
@@ -97,7 +97,7 @@ impl SpeculativeWeightStreamer {
     /// Takes back the memory that this many more tokens of the only sequence need. With several
     /// sequences only the caller knows the memory of kept prefixes.
     pub(super) fn settle_context(&mut self, tokens: usize) {
-        let is_only = self.plan.as_ref().is_some_and(|plan| plan.sequences == 1);
+        let is_only = matches!(&self.plan, Some(plan) if plan.sequences == 1);
         if !is_only || self.caller_keeps || !self.contexts.lends() {
             return;
         }

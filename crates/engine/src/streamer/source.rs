@@ -1,6 +1,7 @@
 //! Source of all weights of a run.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sws_format::{Pass, PieceKind};
 use sws_model::{
@@ -10,6 +11,7 @@ use sws_model::{
 use sws_store::NVMeWeightStore;
 
 use super::meter::{ComputeCosts, Meter};
+use super::streamed::StreamedModel;
 use crate::experts::DynamicAssembler;
 use crate::infrastructure::Infrastructure;
 use crate::wait::Waiter;
@@ -36,13 +38,6 @@ pub struct StreamingSource {
 enum WeightHolder {
     Resident(ResidentSource),
     Streamed(Box<StreamedModel>),
-}
-
-#[derive(Debug)]
-struct StreamedModel {
-    infrastructure: Infrastructure,
-    /// `None` if all experts flow through the ring.
-    assembler: Option<DynamicAssembler>,
 }
 
 impl StreamingSource {
@@ -84,10 +79,7 @@ impl StreamingSource {
 
     /// The assembler of experts in slots, if there are slots.
     pub fn assembler(&mut self) -> Option<&mut DynamicAssembler> {
-        match &mut self.holder {
-            WeightHolder::Resident(_) => None,
-            WeightHolder::Streamed(streamed) => streamed.assembler.as_mut(),
-        }
+        self.streamed()?.assembler.as_mut()
     }
 
     /// Computes passes on stand-ins, or on experts again.
@@ -103,26 +95,31 @@ impl StreamingSource {
         }
     }
 
-    /// Runs one step of a pass. After an error no read is left in flight, and the next pass starts
-    /// afresh.
-    fn step<T>(
+    /// Ends a step of a pass that began at `started`. After an error no read is left in flight, and
+    /// the next pass starts afresh.
+    fn end_step<T, E: Into<SourceError>>(
         &mut self,
-        step: impl FnOnce(&mut WeightHolder, &mut Meter) -> Result<T, SourceError>,
+        started: Duration,
+        result: Result<T, E>,
     ) -> Result<T, SourceError> {
-        let StreamingSource { holder, meter, watch, .. } = self;
-        let started = meter.enter();
-        let result = step(holder, meter);
-        meter.leave(started);
-        if let Some(watch) = watch {
-            watch.source_took(|| meter.clocks().source);
-        }
-        if let (Err(_), WeightHolder::Streamed(streamed)) = (&result, holder) {
+        self.meter.leave(started);
+        self.report_time();
+        if let (Err(_), Some(streamed)) = (&result, self.streamed()) {
             streamed.infrastructure.interrupt();
             if let Some(assembler) = &mut streamed.assembler {
                 assembler.abandon();
             }
         }
-        result
+        result.map_err(E::into)
+    }
+
+    /// Reports the time taken so far.
+    fn report_time(&self) {
+        if let Some(watch) = &self.watch
+            && watch.is_on()
+        {
+            watch.source_took(self.meter.clocks().source);
+        }
     }
 
     /// Records a step of a pass.
@@ -132,33 +129,34 @@ impl StreamingSource {
         }
     }
 
-    /// Runs one step of a pass that streams; does nothing for a resident model.
-    fn streamed<T: Default>(
-        &mut self,
-        step: impl FnOnce(&mut Infrastructure, Option<&mut DynamicAssembler>) -> Result<T, SourceError>,
-    ) -> Result<T, SourceError> {
-        self.step(|holder, _| match holder {
-            WeightHolder::Resident(_) => Ok(T::default()),
-            WeightHolder::Streamed(streamed) => {
-                step(&mut streamed.infrastructure, streamed.assembler.as_mut())
-            }
-        })
+    /// The model, if it streams.
+    fn streamed(&mut self) -> Option<&mut StreamedModel> {
+        match &mut self.holder {
+            WeightHolder::Resident(_) => None,
+            WeightHolder::Streamed(streamed) => Some(streamed),
+        }
     }
 }
 
 impl WeightSource for StreamingSource {
     fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), SourceError> {
-        self.step(|holder, _| match holder {
+        let started = self.meter.enter();
+        let result = match &mut self.holder {
             WeightHolder::Resident(source) => source.embed(tokens, rows),
-            WeightHolder::Streamed(streamed) => Ok(streamed.infrastructure.embed(tokens, rows)?),
-        })
+            WeightHolder::Streamed(streamed) => {
+                streamed.infrastructure.embed(tokens, rows).map_err(SourceError::from)
+            }
+        };
+        self.end_step(started, result)
     }
 
     fn expect_rows(&mut self, layer: usize, find: FindRows<'_>) -> Result<(), SourceError> {
-        self.step(|holder, _| match holder {
-            WeightHolder::Resident(_) => Ok(()),
-            WeightHolder::Streamed(streamed) => streamed.infrastructure.expect_rows(layer, find),
-        })
+        let started = self.meter.enter();
+        let result = match self.streamed() {
+            Some(streamed) => streamed.infrastructure.expect_rows(layer, find),
+            None => Ok(()),
+        };
+        self.end_step(started, result)
     }
 
     fn look_up(
@@ -167,10 +165,12 @@ impl WeightSource for StreamingSource {
         find: FindRows<'_>,
         take: TakeRow<'_>,
     ) -> Result<(), SourceError> {
-        self.step(|holder, _| match holder {
+        let started = self.meter.enter();
+        let result = match &mut self.holder {
             WeightHolder::Resident(source) => source.look_up(layer, find, take),
             WeightHolder::Streamed(streamed) => streamed.infrastructure.look_up(layer, find, take),
-        })
+        };
+        self.end_step(started, result)
     }
 
     fn infrastructure(
@@ -179,17 +179,19 @@ impl WeightSource for StreamingSource {
         pieces: &[PieceKind],
         compute: Compute<'_>,
     ) -> Result<(), SourceError> {
-        self.step(|holder, meter| {
-            let mut compute = |weights: &mut dyn Weights| {
-                meter.compute(|costs| costs.infrastructure, || compute(weights))
-            };
-            match holder {
-                WeightHolder::Resident(source) => {
-                    source.infrastructure(layer, pieces, &mut compute)
-                }
-                WeightHolder::Streamed(streamed) => compute(&mut streamed.infrastructure),
-            }
-        })
+        let started = self.meter.enter();
+        let StreamingSource { holder, meter, .. } = self;
+        let mut compute = |weights: &mut dyn Weights| {
+            let before = meter.begin_computing(meter.costs().infrastructure);
+            let result = compute(weights);
+            meter.end_computing(before);
+            result
+        };
+        let result = match holder {
+            WeightHolder::Resident(source) => source.infrastructure(layer, pieces, &mut compute),
+            WeightHolder::Streamed(streamed) => compute(&mut streamed.infrastructure),
+        };
+        self.end_step(started, result)
     }
 
     fn experts(
@@ -198,39 +200,42 @@ impl WeightSource for StreamingSource {
         routed: &Routed,
         ready: Ready<'_>,
     ) -> Result<(), SourceError> {
-        let drafting = self.drafting;
-        self.step(|holder, meter| {
-            let mut ready = |experts: &[u32], weights: &mut dyn Weights| {
-                let cost = |costs: &ComputeCosts| costs.expert * experts.len() as u32;
-                meter.compute(cost, || ready(experts, weights))
-            };
-            match holder {
-                WeightHolder::Resident(source) => source.experts(layer, routed, &mut ready),
-                WeightHolder::Streamed(streamed) => match &mut streamed.assembler {
-                    Some(assembler) if drafting => assembler.draft(routed, &mut ready),
-                    Some(assembler) => assembler.experts(layer, routed, &mut ready),
-                    // Experts come one at a time, so that their matrices are requested in the order
-                    // in which they are read.
-                    None => (routed.distinct.chunks(1))
-                        .try_for_each(|expert| ready(expert, &mut streamed.infrastructure)),
-                },
+        let started = self.meter.enter();
+        let StreamingSource { holder, meter, drafting, .. } = self;
+        let mut ready = |experts: &[u32], weights: &mut dyn Weights| {
+            let cost = meter.costs().expert * experts.len() as u32;
+            let before = meter.begin_computing(cost);
+            let result = ready(experts, weights);
+            meter.end_computing(before);
+            result
+        };
+        let result = match holder {
+            WeightHolder::Resident(source) => source.experts(layer, routed, &mut ready),
+            WeightHolder::Streamed(streamed) => {
+                streamed.experts(layer, routed, *drafting, &mut ready)
             }
-        })?;
-        if !drafting {
+        };
+        self.end_step(started, result)?;
+        if !self.drafting {
             self.record(RecordingStep::Computed { layer });
         }
         Ok(())
     }
 
     fn head(&mut self, compute: Compute<'_>) -> Result<(), SourceError> {
-        self.step(|holder, meter| {
-            let mut compute =
-                |weights: &mut dyn Weights| meter.compute(|costs| costs.head, || compute(weights));
-            match holder {
-                WeightHolder::Resident(source) => source.head(&mut compute),
-                WeightHolder::Streamed(streamed) => compute(&mut streamed.infrastructure),
-            }
-        })
+        let started = self.meter.enter();
+        let StreamingSource { holder, meter, .. } = self;
+        let mut compute = |weights: &mut dyn Weights| {
+            let before = meter.begin_computing(meter.costs().head);
+            let result = compute(weights);
+            meter.end_computing(before);
+            result
+        };
+        let result = match holder {
+            WeightHolder::Resident(source) => source.head(&mut compute),
+            WeightHolder::Streamed(streamed) => compute(&mut streamed.infrastructure),
+        };
+        self.end_step(started, result)
     }
 }
 
@@ -245,40 +250,38 @@ impl Observer for StreamingSource {
                 watch.compare_resident();
             }
         }
-        self.streamed(|infrastructure, assembler| {
-            let Some(assembler) = assembler else { return Ok(()) };
-            assembler.begin(pass);
-            for (layer, experts) in infrastructure.known_experts(&pass.tokens) {
-                assembler.expect_known(layer, &experts);
-            }
-            Ok(())
-        })
+        let started = self.meter.enter();
+        if let Some(streamed) = self.streamed() {
+            streamed.pass_begins(pass);
+        }
+        self.end_step(started, Ok::<(), SourceError>(()))
     }
 
     fn layer_begins(&mut self, _: &Pass, layer: usize, hidden: &[f32]) -> Result<(), SourceError> {
-        if self.drafting {
-            return self.streamed(|infrastructure, _| Ok(infrastructure.read_ahead()?));
-        }
-        if let Some(watch) = &self.watch {
+        if let Some(watch) = &self.watch
+            && !self.drafting
+        {
             watch.layer_begins(layer);
         }
-        self.streamed(|infrastructure, assembler| {
-            infrastructure.read_ahead()?;
-            let Some(assembler) = assembler else { return Ok(()) };
-            Ok(assembler.entering(layer, hidden, infrastructure)?)
-        })
+        let started = self.meter.enter();
+        let drafting = self.drafting;
+        let result = match self.streamed() {
+            Some(streamed) if drafting => streamed.infrastructure.read_ahead(),
+            Some(streamed) => streamed.layer_begins(layer, hidden),
+            None => Ok(()),
+        };
+        self.end_step(started, result)
     }
 
     fn routing(&mut self, pass: &Pass, layer: usize, state: &[f32]) -> Result<(), SourceError> {
         if self.drafting {
             return Ok(());
         }
-        self.streamed(|_, assembler| {
-            if let Some(assembler) = assembler {
-                assembler.routing(pass, layer, state);
-            }
-            Ok(())
-        })
+        let started = self.meter.enter();
+        if let Some(assembler) = self.assembler() {
+            assembler.routing(pass, layer, state);
+        }
+        self.end_step(started, Ok::<(), SourceError>(()))
     }
 
     fn routed(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
@@ -288,14 +291,18 @@ impl Observer for StreamingSource {
         self.record(RecordingStep::Chosen { layer });
         // With slots, the assembler reports hits and misses.
         let has_slots = self.assembler().is_some();
-        if let Some(watch) = self.watch.as_ref().filter(|_| !has_slots) {
+        if let Some(watch) = &self.watch
+            && !has_slots
+        {
             let is_resident = matches!(self.holder, WeightHolder::Resident(_));
             watch.routed(layer, &routed.distinct, |_| is_resident);
         }
-        self.streamed(|infrastructure, assembler| match assembler {
-            Some(assembler) => Ok(assembler.routed(pass, layer, routed)?),
-            None => Ok(infrastructure.routed(layer, &routed.distinct)?),
-        })?;
+        let started = self.meter.enter();
+        let result = match self.streamed() {
+            Some(streamed) => streamed.routed(pass, layer, routed),
+            None => Ok(()),
+        };
+        self.end_step(started, result)?;
         self.record(RecordingStep::Requested { layer });
         Ok(())
     }
@@ -310,10 +317,12 @@ impl Observer for StreamingSource {
         if self.drafting {
             return Ok(());
         }
-        self.streamed(|infrastructure, assembler| {
-            let Some(assembler) = assembler else { return Ok(()) };
-            Ok(assembler.attended(layer, state, shared, infrastructure)?)
-        })
+        let started = self.meter.enter();
+        let result = match self.streamed() {
+            Some(streamed) => streamed.attended(layer, state, shared),
+            None => Ok(()),
+        };
+        self.end_step(started, result)
     }
 }
 
@@ -323,13 +332,14 @@ impl PassSource for StreamingSource {
             return Ok(false);
         }
         let before = self.meter.reading();
-        let answer = self.streamed(|_, assembler| {
-            assembler.map_or(Ok(false), |assembler| Ok(assembler.run_ahead(step)?))
-        })?;
+        let started = self.meter.enter();
+        let result = match self.streamed() {
+            Some(streamed) => streamed.run_ahead(step),
+            None => Ok(false),
+        };
+        let answer = self.end_step(started, result)?;
         self.meter.ran_ahead(step, before, answer);
-        if let Some(watch) = &self.watch {
-            watch.source_took(|| self.meter.clocks().source);
-        }
+        self.report_time();
         Ok(answer)
     }
 }

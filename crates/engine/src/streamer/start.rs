@@ -16,7 +16,7 @@ use super::{Options, SpeculativeWeightStreamer, StreamerError, StreamingSource};
 use crate::budget::{
     MemoryUse, Plan, PlanOptions, Planner, ProcessMemory, SlotClass, page, routes_of,
 };
-use crate::error::StreamError;
+use crate::error::{StreamError, arena_of};
 use crate::experts::{AssemblerConfig, DynamicAssembler, Exactness, NoBound, layers_with_experts};
 use crate::infrastructure::{Infrastructure, InfrastructurePlan};
 use crate::speculation::WarmStart;
@@ -36,9 +36,10 @@ impl SpeculativeWeightStreamer {
     ) -> Result<SpeculativeWeightStreamer, StreamerError> {
         let spec = model.spec();
         let inventory = Inventory::new(spec, store.manifest())?;
-        let process = options
-            .process
-            .unwrap_or_else(|| ProcessMemory::measure(store.dir(), store.manifest()));
+        let process = match options.process {
+            Some(process) => process,
+            None => ProcessMemory::measure(store.dir(), store.manifest()),
+        };
         let plan_options = PlanOptions {
             context: options.context,
             kv: options.kv,
@@ -96,8 +97,7 @@ impl SpeculativeWeightStreamer {
         }
         // From here on, memory freed by passes has to return to the system.
         release_freed_memory();
-        let bytes = plan.arena_bytes();
-        let arena = Arena::new(bytes).map_err(|cause| StreamError::Memory { bytes, cause })?;
+        let arena = arena_of(plan.arena_bytes())?;
         let waiter = Waiter::new(store.clock().clone());
         let kept = InfrastructurePlan {
             pinned: plan.pinned.clone(),
@@ -170,7 +170,7 @@ impl SpeculativeWeightStreamer {
         let watch = RunWatch::new(sequences.model().spec(), waiter, store.as_ref());
         let source = sequences.source();
         source.report_to(watch.clone());
-        let drafts = source.assembler().is_some_and(|assembler| assembler.can_draft());
+        let drafts = matches!(source.assembler(), Some(assembler) if assembler.can_draft());
         let mut streamer = SpeculativeWeightStreamer {
             sequences,
             store,
@@ -201,9 +201,13 @@ fn assembler_of(
     options: Options,
     waiter: Waiter,
 ) -> Result<DynamicAssembler, StreamerError> {
-    let slot =
-        |len| arena.take(len).ok_or(StreamError::NoRoom { need: len, have: arena.free_bytes() });
-    let slots = SlotClass::each(&plan.slots).map(slot).collect::<Result<Vec<_>, _>>()?;
+    let mut slots = Vec::new();
+    for len in SlotClass::each(&plan.slots) {
+        let Some(slot) = arena.take(len) else {
+            return Err(StreamError::NoRoom { need: len, have: arena.free_bytes() }.into());
+        };
+        slots.push(slot);
+    }
     let inventory = Arc::new(Inventory::new(spec, store.manifest())?);
     let has_room = plan.ledger.get(MemoryUse::Correction) > 0;
     let corrections = if has_room { options.corrections } else { Corrections::None };

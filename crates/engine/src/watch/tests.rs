@@ -55,7 +55,7 @@ fn a_watch_that_ended_begins_again() {
     watch.begin();
     let tally = watch.tally();
     assert_eq!((tally.running, tally.in_passes), (None, Duration::ZERO), "of no known length");
-    watch.compare(|| [(PieceId::expert(1, 0), ExpertPlace::Memory)].into_iter());
+    watch.compare([(PieceId::expert(1, 0), ExpertPlace::Memory)].into_iter());
     assert_eq!(cells(&watch), "..m.", "compared once more");
 }
 
@@ -100,8 +100,8 @@ fn cells_follow_reads_and_choices() {
     let watch = watch(&[0, 0, 3, 5]);
     watch.begin();
     let held = PieceId::expert(1, 2);
-    watch.compare(|| [(held, ExpertPlace::Memory)].into_iter());
-    watch.compare(|| [(PieceId::expert(2, 0), ExpertPlace::Memory)].into_iter());
+    watch.compare([(held, ExpertPlace::Memory)].into_iter());
+    watch.compare([(PieceId::expert(2, 0), ExpertPlace::Memory)].into_iter());
     assert_eq!(cells(&watch), "..m..", "compared once");
     watch.passes_begin(Duration::from_secs(1));
     watch.pass_begins(7);
@@ -112,7 +112,7 @@ fn cells_follow_reads_and_choices() {
     let tally = watch.tally();
     assert_eq!((tally.hits, tally.misses), (1, 1));
     assert_eq!(tally.running, Some(RunningPass { tokens: 7, layer: 2 }));
-    watch.source_took(|| Duration::from_millis(4));
+    watch.source_took(Duration::from_millis(4));
     assert_eq!(watch.tally().source, Duration::from_millis(4));
     watch.passes_end(Duration::from_secs(3), Duration::from_millis(5));
     let tally = watch.tally();

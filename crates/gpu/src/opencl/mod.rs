@@ -83,6 +83,10 @@ impl OpenClDevice {
     fn failed(&self, error: CallError) -> DeviceError {
         failed(&self.facts, self.limit, error)
     }
+
+    fn refused(&self, bytes: u64) -> DeviceError {
+        DeviceError::OutOfMemory { device: self.facts.name.clone(), bytes }
+    }
 }
 
 fn listed() -> Result<&'static [ListedDevice], DeviceError> {
@@ -146,12 +150,11 @@ impl ComputeDevice for OpenClDevice {
     }
 
     fn allocate(&mut self, bytes: u64) -> Result<DeviceBuffer, DeviceError> {
-        let refused = || DeviceError::OutOfMemory { device: self.facts.name.clone(), bytes };
         if bytes == 0 || bytes > self.facts.largest {
-            return Err(refused());
+            return Err(self.refused(bytes));
         }
-        let len = usize::try_from(bytes).map_err(|_| refused())?;
-        let memory = self.opened.allocate(len).map_err(|_| refused())?;
+        let Ok(len) = usize::try_from(bytes) else { return Err(self.refused(bytes)) };
+        let Ok(memory) = self.opened.allocate(len) else { return Err(self.refused(bytes)) };
         let free = self.buffers.iter().position(Option::is_none);
         let number = free.unwrap_or(self.buffers.len());
         match free {
@@ -189,6 +192,8 @@ impl ComputeDevice for OpenClDevice {
 
 impl Drop for OpenClDevice {
     fn drop(&mut self) {
-        (0..self.buffers.len()).for_each(|number| self.free(DeviceBuffer(number)));
+        for number in 0..self.buffers.len() {
+            self.free(DeviceBuffer(number));
+        }
     }
 }

@@ -226,7 +226,8 @@ impl ListedDevice {
         // SAFETY: a context of this device.
         let queue = unsafe { create_queue(opened.context, self.device, 0, &mut status) };
         opened.queue = made("clCreateCommandQueue", queue, status)?;
-        let (text, len) = (source.as_ptr().cast(), source.len());
+        let text = source.as_ptr().cast();
+        let len = source.len();
         // SAFETY: one text with its length, which the driver copies.
         let program = unsafe { create_program(opened.context, 1, &text, &len, &mut status) };
         opened.program = made("clCreateProgramWithSource", program, status)?;
@@ -282,7 +283,8 @@ impl OpenQueue {
         }
         const LOG: u32 = 0x1183;
         let mut log = vec![0u8; 1 << 16];
-        let (len, to) = (log.len(), log.as_mut_ptr().cast());
+        let len = log.len();
+        let to = log.as_mut_ptr().cast();
         // SAFETY: room for as many bytes as is said.
         unsafe { build_info(self.program, self.listed.device, LOG, len, to, null_mut()) };
         let log = String::from_utf8_lossy(&log);
@@ -320,8 +322,10 @@ impl OpenQueue {
             self.ready()?;
             self.staging[..chunk.len()].copy_from_slice(chunk);
             let enqueue = self.listed.functions.write;
-            let (queue, from) = (self.queue, self.staging.as_ptr().cast());
-            let (len, mut event) = (chunk.len(), null_mut());
+            let from = self.staging.as_ptr().cast();
+            let queue = self.queue;
+            let len = chunk.len();
+            let mut event = null_mut();
             // SAFETY: `len` bytes of the staging buffer, which nobody changes or frees before the command has ended,
             // and as many in the memory, as was checked.
             let status =
@@ -347,8 +351,10 @@ impl OpenQueue {
         for (chunk, at) in bytes.chunks_mut(STAGING).zip((at..).step_by(STAGING)) {
             self.ready()?;
             let enqueue = self.listed.functions.read;
-            let (queue, to) = (self.queue, self.staging.as_mut_ptr().cast());
-            let (len, mut event) = (chunk.len(), null_mut());
+            let to = self.staging.as_mut_ptr().cast();
+            let queue = self.queue;
+            let len = chunk.len();
+            let mut event = null_mut();
             // SAFETY: as in `write`, with the directions exchanged.
             let status =
                 unsafe { enqueue(queue, from.object, 0, at, len, to, 0, null(), &mut event) };
@@ -391,8 +397,10 @@ impl OpenQueue {
         }
         let threads = [32, rows.next_multiple_of(ROWS) as usize, jobs.len()];
         let group = [32, ROWS as usize, 1];
-        let (threads, group) = (threads.as_ptr(), group.as_ptr());
-        let (queue, mut event) = (self.queue, null_mut());
+        let threads = threads.as_ptr();
+        let group = group.as_ptr();
+        let queue = self.queue;
+        let mut event = null_mut();
         // SAFETY: all arguments are set, and both shapes have three dimensions. All that a kernel reads and writes for
         // these jobs is within its buffers, whatever the bytes of the weights: jobs are made for checked matrices.
         let status =

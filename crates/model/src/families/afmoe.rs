@@ -5,7 +5,9 @@ use sws_format::PieceKind;
 use sws_kernels::functional::Activation;
 
 use super::common::{Common, FamilyDefaults, switched_on, window, windows};
+use super::entries::size_or;
 use super::hunyuan::CORRECTION;
+use super::per_layer::all_but_every;
 use super::ranked::{RANKED, RankedKeys, RankedLayers, only, sigmoid};
 use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, TensorRule, glm, matrix, small};
 use crate::config::{ConfigError, FamilyConfig, MAX_COUNT};
@@ -61,9 +63,9 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     if config.flag("mup_enabled", false)? {
         common.decoder.embedding_scale = (common.decoder.hidden as f64).sqrt() as f32;
     }
-    let every = config.get("global_attn_every_n_layers").map_or(Ok(4), |e| e.size(MAX_COUNT))?;
+    let every = size_or(config.get("global_attn_every_n_layers"), 4, MAX_COUNT)?;
     let window = window(config, Some(1024))?;
-    let windows = windows(config, common.layers, window, |l| !(l + 1).is_multiple_of(every))?;
+    let windows = windows(config, window, &all_but_every(every, common.layers))?;
     let bias = config.flag("attention_bias", false)?;
     let attention = AttentionSpec {
         qkv_bias: bias,

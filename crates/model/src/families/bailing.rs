@@ -8,7 +8,9 @@ use super::common::{
     DecoderParts, FamilyDefaults, MAX_STATE, MAX_WIDTH, full_layers, switched_off, switched_on,
 };
 use super::deepseek::sharpened;
+use super::entries::size_or;
 use super::kimi_linear::{LatentSizes, SIZES};
+use super::per_layer::every_nth;
 use super::ranked::{RankedKeys, RankedLayers, sigmoid};
 use super::step::limits;
 use super::{ENDS, EXPERTS, Ends, Family, MLP, NORMS, TensorRule, glm, kimi_linear, matrix, small};
@@ -89,13 +91,19 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let count = decoder.layers;
     let full = full(config, count)?;
     let (latent, rope) = latent(config, &decoder)?;
-    let delta = full.contains(&false).then(|| delta(config, &decoder)).transpose()?;
-    let renormalise = config.any(&RENORMALISE);
+    let delta = match full.contains(&false) {
+        true => Some(delta(config, &decoder)?),
+        false => None,
+    };
+    let renormalise = match config.any(&RENORMALISE) {
+        Some(entry) => entry.key,
+        None => "norm_topk_prob",
+    };
     let keys = RankedKeys {
         dense: ("first_k_dense_replace", 2),
         shared: ("num_shared_experts", 1),
         scale: ("routed_scaling_factor", 2.5),
-        renormalise: (renormalise.map_or("norm_topk_prob", |entry| entry.key), true),
+        renormalise: (renormalise, true),
         groups: [8, 4],
     };
     let layers = RankedLayers::ranked(config, &keys, sigmoid(config, &keys)?, count)?;
@@ -106,10 +114,9 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         let mut ffn = layers.ffn(l);
         if let Ffn::Moe(moe) = &mut ffn {
             moe.expert.activation = of_experts[l];
-            moe.shared = moe.shared.map(|mut shared| {
+            if let Some(shared) = &mut moe.shared {
                 shared.mlp.activation = of_shared[l];
-                shared
-            });
+            }
         }
         (mixer.expect("every layer is of one kind or the other"), ffn)
     })
@@ -117,18 +124,17 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
 
 /// True for the layers with latent attention, the last layer of each group.
 fn full(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> {
-    let listed = full_layers(config, layers, "linear_attention", &|entry| {
-        config.unsupported(entry, "full_attention and linear_attention")
-    })?;
+    let supported = "full_attention and linear_attention";
+    let listed = full_layers(config, layers, "linear_attention", supported)?;
     let entry = config.get("layer_group_size");
-    let each = entry.map_or(Ok(6), |entry| entry.size(MAX_COUNT))?;
+    let each = size_or(entry, 6, MAX_COUNT)?;
     match (listed, entry) {
         (Some(listed), _) => Ok(listed),
         // Implementations disagree about the remaining layers.
         (None, Some(entry)) if !layers.is_multiple_of(each) => {
             Err(config.unsupported(entry, "a divisor of the number of layers"))
         }
-        _ => Ok((0..layers).map(|l| (l + 1).is_multiple_of(each)).collect()),
+        _ => Ok(every_nth(each, layers)),
     }
 }
 
@@ -159,13 +165,12 @@ pub(super) fn turned(
 }
 
 fn delta(config: &FamilyConfig, decoder: &DecoderParts<'_>) -> Result<DeltaSpec, ConfigError> {
-    let size = |keys: [&'static str; 2], default, limit| {
-        config.any(&keys).map_or(Ok(default), |entry| entry.size(limit))
-    };
-    let heads = size(["linear_num_heads"; 2], decoder.heads, MAX_COUNT)?;
-    let dim = size(["linear_head_dim", "head_dim"], 128, MAX_HEAD_DIM)?;
-    let taps = size(TAPS_OF_LING, 4, MAX_COUNT)?;
-    if let Some(entry) = config.any(&TAPS_OF_LING).filter(|_| taps > MAX_TAPS) {
+    let heads = size_or(config.any(&["linear_num_heads"]), decoder.heads, MAX_COUNT)?;
+    let dim = size_or(config.any(&["linear_head_dim", "head_dim"]), 128, MAX_HEAD_DIM)?;
+    let taps = size_or(config.any(&TAPS_OF_LING), 4, MAX_COUNT)?;
+    if let Some(entry) = config.any(&TAPS_OF_LING)
+        && taps > MAX_TAPS
+    {
         return Err(config.unsupported(entry, "up to 8"));
     }
     let bound = match config.flag("kda_safe_gate", true)? {

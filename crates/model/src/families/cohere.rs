@@ -3,13 +3,15 @@
 
 use sws_kernels::functional::RopePairs;
 
-use super::common::{Common, FamilyDefaults, absent, chosen, dense, width, window, windows};
+use super::common::{Common, FamilyDefaults, absent, chosen, width, window, windows};
+use super::entries::{count_or, epsilon_or, positive_or, size_or};
+use super::per_layer::all_but_every;
 use super::ranked::{RankedLayers, routed, shared};
 use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, glm};
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
+use crate::config::{ConfigError, FamilyConfig, MAX_COUNT};
 use crate::spec::{
     AttentionSpec, Ffn, MlpSpec, ModelSpec, MoeSpec, Norm, RankedRouter, Renormalise, Router,
-    RouterScores, SharedSpec,
+    RouterScores,
 };
 
 pub(super) const FAMILY: Family = Family {
@@ -37,34 +39,31 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let mut common = Common::read(config, &DEFAULTS)?;
     common.ropes[0].pairs = RopePairs::Interleaved;
     if config.get("rms_norm_eps").is_none() {
-        let eps = config.get("layer_norm_eps").map_or(Ok(1e-5), ConfigEntry::epsilon)?;
+        let eps = epsilon_or(config.get("layer_norm_eps"), 1e-5)?;
         common.decoder.norm = Norm::Layer { eps: eps as f32, bias: false };
     }
     common.decoder.residual.parallel = true;
-    let logits = config.get("logit_scale").map_or(Ok(0.0625), ConfigEntry::positive)?;
+    let logits = positive_or(config.get("logit_scale"), 0.0625)?;
     common.decoder.logit_scale = logits as f32;
 
-    let pattern = |key, default| config.get(key).map_or(Ok(default), |e| e.size(MAX_COUNT));
-    let of_dense = pattern("prefix_dense_sliding_window_pattern", 1)?;
-    let of_others = pattern("sliding_window_pattern", 4)?;
-    let first = config.get(DENSE.0).map_or(Ok(DENSE.1), |entry| entry.count(MAX_COUNT))? as usize;
-    let windows =
-        windows(config, common.layers, window(config, Some(4096))?, |l| match l < first {
-            true => !(l + 1).is_multiple_of(of_dense),
-            false => !(l - first + 1).is_multiple_of(of_others),
-        })?;
+    let of_dense = size_or(config.get("prefix_dense_sliding_window_pattern"), 1, MAX_COUNT)?;
+    let of_others = size_or(config.get("sliding_window_pattern"), 4, MAX_COUNT)?;
+    let first = count_or(config.get(DENSE.0), DENSE.1)? as usize;
+    let first = first.min(common.layers);
+    let mut windowed = all_but_every(of_dense, first);
+    windowed.extend(all_but_every(of_others, common.layers - first));
+    let windows = windows(config, window(config, Some(4096))?, &windowed)?;
     let bias = config.flag("attention_bias", false)?;
     let attention = AttentionSpec { qkv_bias: bias, output_bias: bias, ..common.attention.clone() };
-    let wide = config.get("prefix_dense_intermediate_size");
-    let wide = wide.map_or("intermediate_size", |entry| entry.key);
-    let layers = RankedLayers::of(
-        routed(config, DENSE, common.layers)?,
-        || dense(config, wide, false),
-        || experts(config),
-    )?;
+    let wide = match config.get("prefix_dense_intermediate_size") {
+        Some(entry) => entry.key,
+        None => "intermediate_size",
+    };
+    let routed = routed(config, DENSE, common.layers)?;
+    let layers = RankedLayers::of(config, routed, wide, experts)?;
     common.model(|l| {
         let turns = windows[l].is_some() || (!layers.routed[l] && of_dense == 1);
-        let rope = attention.rope.filter(|_| turns);
+        let rope = if turns { attention.rope } else { None };
         (AttentionSpec { window: windows[l], rope, ..attention.clone() }, layers.ffn(l))
     })
 }
@@ -95,8 +94,10 @@ fn experts(config: &FamilyConfig) -> Result<Ffn, ConfigError> {
             _ => return Err(config.unsupported(entry, "average, sum")),
         },
     };
-    let shared = shared(config, ("num_shared_experts", 0), width)?;
-    let shared = shared.map(|shared| SharedSpec { averaged, ..shared });
+    let mut shared = shared(config, ("num_shared_experts", 0), width)?;
+    if let Some(shared) = &mut shared {
+        shared.averaged = averaged;
+    }
     let expert = MlpSpec::silu(width);
     Ok(Ffn::Moe(MoeSpec { shared, ..MoeSpec::of(chosen(config)?, expert, router) }))
 }

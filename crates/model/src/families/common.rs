@@ -1,11 +1,12 @@
 //! Parts of configurations that all families share.
 
-use sws_format::Value;
 use sws_kernels::functional::Streams;
 
+use super::entries::{optional_size, size_or};
+use super::per_layer::{by_words, each_layer, windows_where};
 use super::quantised;
 use super::single_layers::check_single;
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT, PAIRED};
+use crate::config::{ConfigError, FamilyConfig, MAX_COUNT, PAIRED};
 use crate::rope::{MAX_HEAD_DIM, Rope};
 use crate::spec::{
     AttentionExtras, AttentionSpec, Ffn, HeadSpec, KeptStates, KeyValues, LayerInputs, LayerSpec,
@@ -88,18 +89,20 @@ impl<'a> DecoderParts<'a> {
         check_single(config, layers)?;
         // Wrapped files of Gemma 3 omit entries that equal the defaults of their class.
         let is_third = config.model_type() == "gemma3_text";
-        let size = |key, limit, default| match config.get(key) {
-            None if is_third => Ok(default),
-            _ => config.size(key, limit),
+        let heads = match config.get("num_attention_heads") {
+            None if is_third => 8,
+            _ => config.size("num_attention_heads", MAX_COUNT)?,
         };
-        let heads = size("num_attention_heads", MAX_COUNT, 8)?;
-        let vocab = size("vocab_size", MAX_WIDTH, 262_208)?;
-        let context = match config.get("max_position_embeddings") {
-            Some(entry) => entry.size(MAX_CONTEXT)?,
-            None => defaults.context,
+        let vocab = match config.get("vocab_size") {
+            None if is_third => 262_208,
+            _ => config.size("vocab_size", MAX_WIDTH)?,
         };
-        let eps = config.get("rms_norm_eps").map(|entry| entry.epsilon()).transpose()?;
-        let eps = eps.map_or(defaults.eps, |eps| eps as f32);
+        let context =
+            size_or(config.get("max_position_embeddings"), defaults.context, MAX_CONTEXT)?;
+        let eps = match config.get("rms_norm_eps") {
+            Some(entry) => entry.epsilon()? as f32,
+            None => defaults.eps,
+        };
         let norm = Norm::Rms { eps, one_plus: false };
         Ok(DecoderParts {
             config,
@@ -124,17 +127,20 @@ impl<'a> DecoderParts<'a> {
 
     /// The specification of the model; `layer` returns the mixer and feed-forward block of each
     /// layer.
-    pub(super) fn model(
+    pub(super) fn model<M: Into<Mixer>>(
         self,
         ropes: Vec<Rope>,
-        layer: impl Fn(usize) -> (Mixer, Ffn),
+        layer: impl Fn(usize) -> (M, Ffn),
     ) -> Result<ModelSpec, ConfigError> {
-        let layer = |l| {
+        let tied = self.config.tied()?;
+        let DecoderParts { norm, residual, .. } = self;
+        let mut layers = Vec::with_capacity(self.layers);
+        for l in 0..self.layers {
             let (mixer, ffn) = layer(l);
-            let &DecoderParts { norm, residual, .. } = &self;
+            let mixer = mixer.into();
             let norm_gates = NormGates::default();
-            LayerSpec { norm, norm_gates, residual, ngrams: None, mixer, ffn }
-        };
+            layers.push(LayerSpec { norm, norm_gates, residual, ngrams: None, mixer, ffn });
+        }
         let head = HeadSpec {
             norm: self.norm,
             rows: [self.vocab; 2],
@@ -148,8 +154,8 @@ impl<'a> DecoderParts<'a> {
             hidden: self.hidden,
             vocab: self.vocab,
             context: self.context,
-            tied: self.config.tied()?,
-            layers: (0..self.layers).map(layer).collect(),
+            tied,
+            layers,
             looped: None,
             ropes,
             learned_angles: false,
@@ -230,14 +236,13 @@ impl<'a> Common<'a> {
     ) -> Result<Self, ConfigError> {
         let decoder = DecoderParts::read(config, defaults)?;
         let &DecoderParts { hidden, layers, heads, .. } = &decoder;
-        let heads_entry = || config.need("num_attention_heads");
         let kv_heads = match (config.raw("num_key_value_heads"), defaults.kv_heads) {
             (None, Some(default)) => default,
-            _ => config.get("num_key_value_heads").map_or(Ok(heads), |e| e.size(MAX_COUNT))?,
+            _ => size_or(config.get("num_key_value_heads"), heads, MAX_COUNT)?,
         };
         if !heads.is_multiple_of(kv_heads) {
             let reason = format!("which is not a multiple of the {kv_heads} key and value heads");
-            return Err(heads_entry()?.invalid(reason));
+            return Err(config.need("num_attention_heads")?.invalid(reason));
         }
         let head_dim = match config.get("head_dim") {
             Some(entry) => entry.size(MAX_HEAD_DIM)?,
@@ -247,14 +252,14 @@ impl<'a> Common<'a> {
                         "which leaves 0 of the {hidden} elements of the hidden state for a head, \
                          where an even number is needed"
                     );
-                    return Err(heads_entry()?.invalid(reason));
+                    return Err(config.need("num_attention_heads")?.invalid(reason));
                 }
                 dim => dim,
             },
         };
         if heads.saturating_mul(head_dim) as u64 > MAX_WIDTH {
             let reason = format!("which with {head_dim} elements each no model has");
-            return Err(heads_entry()?.invalid(reason));
+            return Err(config.need("num_attention_heads")?.invalid(reason));
         }
         let paired_rows = config.flag(PAIRED, false)?;
         Ok(Common {
@@ -286,10 +291,7 @@ impl<'a> Common<'a> {
         self,
         layer: impl Fn(usize) -> (M, Ffn),
     ) -> Result<ModelSpec, ConfigError> {
-        self.decoder.model(self.ropes, |l| {
-            let (mixer, ffn) = layer(l);
-            (mixer.into(), ffn)
-        })
+        self.decoder.model(self.ropes, layer)
     }
 }
 
@@ -331,7 +333,7 @@ pub(super) fn rotated_share(
     head_dim: usize,
 ) -> Result<Option<f64>, ConfigError> {
     let Some(entry) = config.get("rotary_dim") else { return Ok(None) };
-    let head_dim = config.get("head_dim").map_or(Ok(head_dim), |e| e.size(MAX_HEAD_DIM))?;
+    let head_dim = size_or(config.get("head_dim"), head_dim, MAX_HEAD_DIM)?;
     Ok(Some(entry.size(MAX_HEAD_DIM)? as f64 / head_dim as f64))
 }
 
@@ -346,7 +348,7 @@ pub(super) fn shared_width(
     key: &'static str,
     default: usize,
 ) -> Result<usize, ConfigError> {
-    config.get(key).map_or(Ok(default), |entry| entry.size(MAX_WIDTH))
+    size_or(config.get(key), default, MAX_WIDTH)
 }
 
 /// The window in `sliding_window`. Null means none; the default for an absent entry depends on the
@@ -357,7 +359,7 @@ pub(super) fn window(
 ) -> Result<Option<usize>, ConfigError> {
     match config.raw("sliding_window") {
         None => Ok(default),
-        Some(_) => config.get("sliding_window").map(|e| e.size(MAX_CONTEXT)).transpose(),
+        Some(_) => optional_size(config.get("sliding_window"), MAX_CONTEXT),
     }
 }
 
@@ -369,35 +371,36 @@ pub(super) fn switched_window(config: &FamilyConfig) -> Result<Option<usize>, Co
     }
 }
 
-/// The window of each layer. Without `layer_types`, a layer has one if `otherwise` returns true.
+/// The window of each layer. Without `layer_types`, the layers that `otherwise` marks have one.
 pub(super) fn windows(
     config: &FamilyConfig,
-    layers: usize,
     window: Option<usize>,
-    otherwise: impl Fn(usize) -> bool,
+    otherwise: &[bool],
 ) -> Result<Vec<Option<usize>>, ConfigError> {
     let Some(entry) = config.get("layer_types") else {
-        return Ok((0..layers).map(|l| window.filter(|_| otherwise(l))).collect());
+        return Ok(windows_where(window, otherwise));
     };
-    let types = entry.list()?;
-    if types.len() != layers {
-        let reason = format!("of {} entries for {layers} layers", types.len());
-        return Err(entry.invalid(reason));
+    let mut windows = Vec::with_capacity(otherwise.len());
+    for kind in each_layer(entry, otherwise.len())? {
+        windows.push(match (kind.as_str(), window) {
+            (Some("full_attention"), _) => None,
+            (Some("sliding_attention"), Some(window)) => Some(window),
+            (Some("sliding_attention"), None) => {
+                let reason = "with sliding attention, and no `sliding_window` is in use";
+                return Err(entry.invalid(reason));
+            }
+            _ => return Err(config.unsupported(entry, "full_attention and sliding_attention")),
+        });
     }
-    let of = |kind: &Value| match (kind.as_str(), window) {
-        (Some("full_attention"), _) => Ok(None),
-        (Some("sliding_attention"), Some(window)) => Ok(Some(window)),
-        (Some("sliding_attention"), None) => {
-            Err(entry.invalid("with sliding attention, and no `sliding_window` is in use"))
-        }
-        _ => Err(config.unsupported(entry, "full_attention and sliding_attention")),
-    };
-    types.iter().map(of).collect()
+    Ok(windows)
 }
 
 /// Refuses an entry that is not null.
 pub(super) fn absent(config: &FamilyConfig, key: &'static str) -> Result<(), ConfigError> {
-    config.get(key).map_or(Ok(()), |entry| Err(config.unsupported(entry, "null")))
+    match config.get(key) {
+        Some(entry) => Err(config.unsupported(entry, "null")),
+        None => Ok(()),
+    }
 }
 
 /// Refuses rotary entries outside the objects for each kind of layer. Without those objects,
@@ -406,9 +409,11 @@ pub(super) fn without_ropes_of_kinds(
     config: &FamilyConfig,
     keys: &[&'static str],
 ) -> Result<(), ConfigError> {
-    match config.any(keys).filter(|_| config.get("rope_parameters").is_none()) {
-        Some(entry) => Err(config.unsupported(entry, "`rope_parameters` for each kind of layer")),
-        None => Ok(()),
+    match config.any(keys) {
+        Some(entry) if config.get("rope_parameters").is_none() => {
+            Err(config.unsupported(entry, "`rope_parameters` for each kind of layer"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -435,7 +440,7 @@ pub(super) fn same_window(
     window: Option<usize>,
 ) -> Result<(), ConfigError> {
     match config.get("layer_types") {
-        Some(entry) if windows(config, layers, window, |_| true)?.iter().any(|w| *w != window) => {
+        Some(entry) if windows(config, window, &vec![true; layers])? != vec![window; layers] => {
             Err(config.unsupported(entry, "in every layer what `sliding_window` says"))
         }
         _ => Ok(()),
@@ -443,25 +448,16 @@ pub(super) fn same_window(
 }
 
 /// True for each layer whose kind in `layer_types` is full attention, false for those of kind
-/// `other`; None without such an entry. `refusal` is for all other kinds.
+/// `other`; None without such an entry. All other kinds are refused; `supported` names these two.
 pub(super) fn full_layers(
     config: &FamilyConfig,
     layers: usize,
     other: &str,
-    refusal: &dyn Fn(ConfigEntry<'_>) -> ConfigError,
+    supported: &'static str,
 ) -> Result<Option<Vec<bool>>, ConfigError> {
     let Some(entry) = config.get("layer_types") else { return Ok(None) };
-    let types = entry.list()?;
-    if types.len() != layers {
-        let reason = format!("of {} entries for {layers} layers", types.len());
-        return Err(entry.invalid(reason));
-    }
-    let of = |kind: &Value| match kind.as_str() {
-        Some("full_attention") => Ok(true),
-        Some(kind) if kind == other => Ok(false),
-        _ => Err(refusal(entry)),
-    };
-    types.iter().map(of).collect::<Result<_, _>>().map(Some)
+    let kinds = [("full_attention", true), (other, false)];
+    by_words(config, entry, each_layer(entry, layers)?, &kinds, supported).map(Some)
 }
 
 /// True for a configuration with any entry that Kimi Linear does not have.

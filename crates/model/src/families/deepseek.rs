@@ -5,6 +5,7 @@ use sws_format::PieceKind;
 use sws_kernels::functional::RopePairs;
 
 use super::common::{DecoderParts, FamilyDefaults, MAX_WIDTH, same_window, switched_off};
+use super::entries::{entry_in, optional_size, size_or};
 use super::glm::MOE;
 use super::ranked::{RANKED, RankedKeys, RankedLayers, groups, only, scale, sigmoid};
 use super::{ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, matrix, mistral_rope, small, sparse};
@@ -153,7 +154,7 @@ pub(super) fn latent(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let query_rank = match config.raw("q_lora_rank") {
         _ if sparse.is_some() || is_ax => Some(config.size("q_lora_rank", MAX_WIDTH)?),
         None => return Err(ConfigError::MissingKey("q_lora_rank")),
-        Some(_) => config.get("q_lora_rank").map(|entry| entry.size(MAX_WIDTH)).transpose()?,
+        Some(_) => optional_size(config.get("q_lora_rank"), MAX_WIDTH)?,
     };
     let scale = 1.0 / ((plain + rotated) as f64).sqrt() * sharpened(config, &rope)?;
     let spec = LatentSpec {
@@ -193,7 +194,9 @@ pub(super) fn latent(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         only(config, "scoring_func", "sigmoid")?;
         only(config, "topk_method", "noaux_tc")?;
         // Dropped groups of A.X K2 have ranks of zero, which are not the lowest.
-        if let Some(entry) = config.get("n_group").filter(|_| is_ax2) {
+        if let Some(entry) = config.get("n_group")
+            && is_ax2
+        {
             return Err(config.unsupported(entry, "null, one group of experts"));
         }
         sigmoid(config, &layers)?
@@ -203,7 +206,7 @@ pub(super) fn latent(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     // `ModelSpec::for_weights`.
     let layers = if is_mistral { layers.in_halves() } else { layers };
     let norm = decoder.norm;
-    let gates = config.get("gated_norm_rank").map_or(Ok(16), |entry| entry.size(MAX_WIDTH))?;
+    let gates = size_or(config.get("gated_norm_rank"), 16, MAX_WIDTH)?;
     let gates = is_ax2.then_some(gates);
     let mut model = decoder.model(vec![rope], |l| {
         let sparse = sparse.as_ref().map(|sparse| sparse[l]);
@@ -211,7 +214,7 @@ pub(super) fn latent(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     })?;
     for layer in &mut model.layers {
         let routes = layer.moe().is_some();
-        layer.norm_gates = NormGates { mixer: gates, ffn: gates.filter(|_| routes) };
+        layer.norm_gates = NormGates { mixer: gates, ffn: if routes { gates } else { None } };
         if is_ax && routes {
             layer.residual.after_ffn = Some(norm);
         }
@@ -221,12 +224,12 @@ pub(super) fn latent(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
 
 /// The factor by which yarn sharpens the softmax: the square of the amplitude of `mscale_all_dim`.
 pub(super) fn sharpened(config: &FamilyConfig, rope: &Rope) -> Result<f64, ConfigError> {
-    let key = "mscale_all_dim";
     let given = rope::given(config)?.map(ConfigEntry::object).transpose()?;
-    let value = given.and_then(|given| given.get(key)).filter(|value| !value.is_null());
+    let Some(entry) = entry_in(given, "mscale_all_dim") else { return Ok(1.0) };
     // Zero means that the entry is absent.
-    let value = value.filter(|value| value.as_f64() != Some(0.0));
-    let Some(entry) = value.map(|value| ConfigEntry { key, value }) else { return Ok(1.0) };
+    if entry.value.as_f64() == Some(0.0) {
+        return Ok(1.0);
+    }
     match rope.scaling {
         RopeScaling::None => Ok(1.0),
         RopeScaling::Yarn { factor, .. } => {

@@ -1,12 +1,14 @@
 //! DeepSeek V4: several residual streams, attention to the last positions and to pooled entries,
 //! and a table that selects the experts in the first layers.
 
-use sws_format::{PieceKind, Value};
+use sws_format::PieceKind;
 use sws_kernels::functional::{Activation, MAX_STREAMS, RopePairs, StreamWriting, Streams};
 
 use super::common::{
     DecoderParts, FamilyDefaults, MAX_WIDTH, chosen, switched_off, switched_on, width,
 };
+use super::entries::{count_or, entry_in, epsilon_or, positive_or, size_or};
+use super::per_layer::{by_words, first_layers};
 use super::ranked::only;
 use super::{Ends, Family, TensorRule, expert, matrix, small};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
@@ -111,15 +113,14 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     decoder.streams = Some(streams(config)?);
     let (head_dim, ropes) = ropes(config, decoder.context)?;
     let eps = decoder.norm.eps();
-    let size = |key, default, limit| config.get(key).map_or(Ok(default), |e| e.size(limit));
     let attention = CompressedSpec {
         heads: decoder.heads,
         head_dim,
         rotated: 2 * ropes[0].inv_freq.len(),
-        query_rank: size("q_lora_rank", 1024, MAX_WIDTH)?,
-        window: size("sliding_window", 128, 1 << 32)?,
-        groups: size("o_groups", 8, MAX_COUNT)?,
-        group_rank: size("o_lora_rank", 1024, MAX_WIDTH)?,
+        query_rank: size_or(config.get("q_lora_rank"), 1024, MAX_WIDTH)?,
+        window: size_or(config.get("sliding_window"), 128, 1 << 32)?,
+        groups: size_or(config.get("o_groups"), 8, MAX_COUNT)?,
+        group_rank: size_or(config.get("o_lora_rank"), 1024, MAX_WIDTH)?,
         eps,
         scale: (1.0 / (head_dim as f64).sqrt()) as f32,
         rope: 0,
@@ -156,37 +157,43 @@ fn entry_of<'a>(
     config: &FamilyConfig<'a>,
     key: &'static str,
 ) -> Result<ConfigEntry<'a>, ConfigError> {
-    config.get(key).map_or_else(|| config.need("num_attention_heads"), Ok)
+    match config.get(key) {
+        Some(entry) => Ok(entry),
+        None => config.need("num_attention_heads"),
+    }
 }
 
 pub(super) fn streams(config: &FamilyConfig) -> Result<Streams, ConfigError> {
-    let count = config.get("hc_mult").map_or(Ok(4), |entry| entry.size(MAX_STREAMS as u64))?;
+    let count = size_or(config.get("hc_mult"), 4, MAX_STREAMS as u64)?;
     let entry = config.get("hc_sinkhorn_iters");
-    let iterations = entry.map_or(Ok(20), |entry| entry.size(MAX_ITERATIONS))?;
-    let eps = config.get("hc_eps").map_or(Ok(1e-6), ConfigEntry::epsilon)? as f32;
+    let iterations = size_or(entry, 20, MAX_ITERATIONS)?;
+    let eps = epsilon_or(config.get("hc_eps"), 1e-6)? as f32;
     Ok(Streams { count, writing: StreamWriting::Mixed { iterations }, eps })
 }
 
 /// The head size, and the rotary embeddings of layers without entries and with entries.
 fn ropes(config: &FamilyConfig, context: usize) -> Result<(usize, Vec<Rope>), ConfigError> {
-    let head_dim = config.get("head_dim").map_or(Ok(512), |entry| entry.size(MAX_HEAD_DIM))?;
-    let rotated = config.get("qk_rope_head_dim");
-    let share = rotated.map(|entry| entry.size(MAX_HEAD_DIM)).transpose()?;
-    let share = share.map_or(64.0 / 512.0, |rotated| rotated as f64 / head_dim as f64);
-    let theta = config.get("compress_rope_theta").map_or(Ok(160_000.0), ConfigEntry::positive)?;
+    let head_dim = size_or(config.get("head_dim"), 512, MAX_HEAD_DIM)?;
+    let share = match config.get("qk_rope_head_dim") {
+        Some(rotated) => rotated.size(MAX_HEAD_DIM)? as f64 / head_dim as f64,
+        None => 64.0 / 512.0,
+    };
+    let theta = positive_or(config.get("compress_rope_theta"), 160_000.0)?;
     let given = rope::given(config)?.map(ConfigEntry::object).transpose()?;
     let nested = given.is_some_and(|given| given.values().any(|value| value.as_map().is_some()));
     let mut ropes = if nested {
-        let of = |kind, theta| Rope::of_kind(config, kind, head_dim, (theta, Some(share)), context);
-        vec![of("main", DEFAULTS.theta)?, of("compress", theta)?]
+        let base = (DEFAULTS.theta, Some(share));
+        let main = Rope::of_kind(config, "main", head_dim, base, context)?;
+        vec![main, Rope::of_kind(config, "compress", head_dim, (theta, Some(share)), context)?]
     } else {
         let both = Rope::of(config, head_dim, (DEFAULTS.theta, Some(share)), context)?;
         // Sines and cosines are not scaled, unless a factor is given.
         let has_factor = given.is_some_and(|given| given.contains_key("attention_factor"));
         let factor = if has_factor { both.factor } else { 1.0 };
         let entries = Rope { factor, ..both.with_theta(theta) };
-        let blamed = config.get("compress_rope_theta").filter(|_| !entries.is_finite(context));
-        if let Some(entry) = blamed {
+        if let Some(entry) = config.get("compress_rope_theta")
+            && !entries.is_finite(context)
+        {
             return Err(entry.invalid(INFINITE));
         }
         vec![Rope::plain(both.theta, both.dim), entries]
@@ -208,10 +215,9 @@ fn ropes(config: &FamilyConfig, context: usize) -> Result<(usize, Vec<Rope>), Co
 
 /// The entries of sparse layers and of heavy layers.
 fn pools(config: &FamilyConfig, attention: &CompressedSpec) -> Result<[PoolSpec; 2], ConfigError> {
-    let size = |key, default, limit| config.get(key).map_or(Ok(default), |e| e.size(limit));
-    let heads = size("index_n_heads", 64, MAX_COUNT)?;
-    let dim = size("index_head_dim", 128, MAX_HEAD_DIM)?;
-    let most = size("index_topk", 512, 1 << 20)?;
+    let heads = size_or(config.get("index_n_heads"), 64, MAX_COUNT)?;
+    let dim = size_or(config.get("index_head_dim"), 128, MAX_HEAD_DIM)?;
+    let most = size_or(config.get("index_topk"), 512, 1 << 20)?;
     if dim < attention.rotated {
         let rotated = attention.rotated;
         let reason = format!("which is less than the {rotated} elements that are rotated");
@@ -222,63 +228,59 @@ fn pools(config: &FamilyConfig, attention: &CompressedSpec) -> Result<[PoolSpec;
         return Err(entry_of(config, "index_n_heads")?.invalid(reason));
     }
     let rates = config.get("compress_rates").map(ConfigEntry::object).transpose()?;
-    let ratio = |key: &'static str, old: &'static str, default: usize| {
-        let value = rates.and_then(|rates| rates.get(key)).filter(|value| !value.is_null());
-        let Some(entry) = config.get(old).or(value.map(|value| ConfigEntry { key, value })) else {
-            return Ok(default);
-        };
-        match entry.size(MAX_COUNT)? {
-            ratio if (ratio * attention.head_dim) as u64 > MAX_WIDTH => {
-                Err(entry.invalid("positions for an entry, which no model has"))
-            }
-            ratio => Ok(ratio),
-        }
-    };
+    let sparse = entry_in(rates, "compressed_sparse_attention");
+    let sparse = config.get("compress_rate_csa").or(sparse);
+    let sparse = ratio(sparse, 4, attention.head_dim)?;
+    let heavy = entry_in(rates, "heavily_compressed_attention");
+    let heavy = config.get("compress_rate_hca").or(heavy);
+    let heavy = ratio(heavy, 128, attention.head_dim)?;
     let indexer = Some(PoolIndexer { heads, dim, most });
-    let sparse = ratio("compressed_sparse_attention", "compress_rate_csa", 4)?;
-    let heavy = ratio("heavily_compressed_attention", "compress_rate_hca", 128)?;
     Ok([PoolSpec { ratio: sparse, indexer }, PoolSpec { ratio: heavy, indexer: None }])
 }
 
-/// The first `layers` values of a list, which may include layers for multi-token prediction.
-pub(super) fn of_layers<T>(
-    entry: ConfigEntry<'_>,
-    layers: usize,
-    of: impl Fn(&Value) -> Option<T>,
-    refusal: impl Fn() -> ConfigError,
-) -> Result<Vec<T>, ConfigError> {
-    let list = entry.list()?;
-    if list.len() < layers {
-        let reason = format!("of {} entries for {layers} layers", list.len());
-        return Err(entry.invalid(reason));
+/// The number of positions that an entry pools.
+fn ratio(
+    given: Option<ConfigEntry<'_>>,
+    default: usize,
+    head_dim: usize,
+) -> Result<usize, ConfigError> {
+    let Some(entry) = given else { return Ok(default) };
+    match entry.size(MAX_COUNT)? {
+        ratio if (ratio * head_dim) as u64 > MAX_WIDTH => {
+            Err(entry.invalid("positions for an entry, which no model has"))
+        }
+        ratio => Ok(ratio),
     }
-    list[..layers].iter().map(|value| of(value).ok_or_else(&refusal)).collect()
 }
 
 fn kinds(config: &FamilyConfig, layers: usize) -> Result<Vec<AttendedEntries>, ConfigError> {
     if let Some(entry) = config.get("layer_types") {
         let supported =
             "sliding_attention, compressed_sparse_attention and heavily_compressed_attention";
-        let kind = |value: &Value| match value.as_str()? {
-            "sliding_attention" => Some(AttendedEntries::Window),
-            "compressed_sparse_attention" => Some(AttendedEntries::Sparse),
-            "heavily_compressed_attention" => Some(AttendedEntries::Heavy),
-            _ => None,
-        };
-        return of_layers(entry, layers, kind, || config.unsupported(entry, supported));
+        let kinds = [
+            ("sliding_attention", AttendedEntries::Window),
+            ("compressed_sparse_attention", AttendedEntries::Sparse),
+            ("heavily_compressed_attention", AttendedEntries::Heavy),
+        ];
+        return by_words(config, entry, first_layers(entry, layers)?, &kinds, supported);
     }
     let Some(entry) = config.get("compress_ratios") else {
-        let heavy = |l: usize| l < 2 || l.is_multiple_of(2);
-        let kind = |l| if heavy(l) { AttendedEntries::Heavy } else { AttendedEntries::Sparse };
-        return Ok((0..layers).map(kind).collect());
+        let mut kinds = vec![AttendedEntries::Heavy; layers];
+        for sparse in kinds.iter_mut().skip(3).step_by(2) {
+            *sparse = AttendedEntries::Sparse;
+        }
+        return Ok(kinds);
     };
-    let kind = |value: &Value| match value.as_u64()? {
-        0 => Some(AttendedEntries::Window),
-        4 => Some(AttendedEntries::Sparse),
-        128 => Some(AttendedEntries::Heavy),
-        _ => None,
-    };
-    of_layers(entry, layers, kind, || config.unsupported(entry, "0, 4 and 128"))
+    let mut kinds = Vec::with_capacity(layers);
+    for ratio in first_layers(entry, layers)? {
+        kinds.push(match ratio.as_u64() {
+            Some(0) => AttendedEntries::Window,
+            Some(4) => AttendedEntries::Sparse,
+            Some(128) => AttendedEntries::Heavy,
+            _ => return Err(config.unsupported(entry, "0, 4 and 128")),
+        });
+    }
+    Ok(kinds)
 }
 
 /// The experts of all layers, and the rule by which they are weighted.
@@ -291,10 +293,10 @@ fn experts(config: &FamilyConfig) -> Result<(MoeSpec, RankedRouter), ConfigError
     {
         return Err(config.unsupported(entry, "1"));
     }
-    let limit = config.get("swiglu_limit").map_or(Ok(10.0), ConfigEntry::positive)?;
+    let limit = positive_or(config.get("swiglu_limit"), 10.0)?;
     let activation = Activation::SiluClamped(limit as f32);
     let expert = MlpSpec { activation, ..MlpSpec::silu(width(config, "moe_intermediate_size")?) };
-    let scale = config.get("routed_scaling_factor").map_or(Ok(1.5), ConfigEntry::positive)? as f32;
+    let scale = positive_or(config.get("routed_scaling_factor"), 1.5)? as f32;
     let scores = RouterScores::RootSoftplus;
     let correction = true;
     let groups = None;
@@ -308,13 +310,9 @@ fn experts(config: &FamilyConfig) -> Result<(MoeSpec, RankedRouter), ConfigError
 /// True for each layer whose experts are selected by a table.
 fn tables(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let Some(entry) = config.get("mlp_layer_types") else {
-        let count = config.get("num_hash_layers").map_or(Ok(3), |entry| entry.count(MAX_COUNT))?;
+        let count = count_or(config.get("num_hash_layers"), 3)?;
         return Ok((0..layers as u64).map(|l| l < count).collect());
     };
-    let kind = |value: &Value| match value.as_str()? {
-        "hash_moe" => Some(true),
-        "moe" => Some(false),
-        _ => None,
-    };
-    of_layers(entry, layers, kind, || config.unsupported(entry, "hash_moe and moe"))
+    let kinds = [("hash_moe", true), ("moe", false)];
+    by_words(config, entry, first_layers(entry, layers)?, &kinds, "hash_moe and moe")
 }

@@ -1,7 +1,8 @@
 //! Decoders without experts.
 
 use super::common::{Common, FamilyDefaults, dense, same_window, switched_window, window, windows};
-use super::per_layer::flags_of_layers;
+use super::entries::{count_or, size_or};
+use super::per_layer::{all_but_every, all_but_first, flags_of_layers};
 use super::{ATTENTION, ENDS, Family, MLP, NORMS, mistral};
 use crate::config::{ConfigError, FamilyConfig, MAX_COUNT};
 use crate::spec::{AttentionSpec, ModelSpec, QkNorm};
@@ -58,8 +59,9 @@ fn qwen(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         context: 32_768,
     };
     let common = Common::read(config, &defaults)?;
-    let first = config.get("max_window_layers").map_or(Ok(28), |entry| entry.count(MAX_COUNT))?;
-    let windows = windows(config, common.layers, switched_window(config)?, |l| l as u64 >= first)?;
+    let first = count_or(config.get("max_window_layers"), 28)?;
+    let windowed = all_but_first(first, common.layers);
+    let windows = windows(config, switched_window(config)?, &windowed)?;
     let bias = qwen3 && config.flag("attention_bias", false)?;
     let attention = AttentionSpec {
         qkv_bias: !qwen3 || bias,
@@ -86,21 +88,21 @@ fn smol(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let rotated: Vec<bool> = match config.get("no_rope_layers") {
         Some(entry) => flags_of_layers(entry, common.layers)?,
         None => {
-            let interval = config.get("no_rope_layer_interval");
-            let interval = interval.map_or(Ok(4), |entry| entry.size(MAX_COUNT))?;
-            (0..common.layers).map(|l| !(l + 1).is_multiple_of(interval)).collect()
+            let interval = size_or(config.get("no_rope_layer_interval"), 4, MAX_COUNT)?;
+            all_but_every(interval, common.layers)
         }
     };
     let window = match config.flag("use_sliding_window", false)? {
         true => window(config, None)?,
         false => None,
     };
-    let windows = windows(config, common.layers, window, |l| !rotated[l])?;
+    let unrotated: Vec<bool> = rotated.iter().map(|rotated| !rotated).collect();
+    let windows = windows(config, window, &unrotated)?;
     let bias = config.flag("attention_bias", false)?;
     let attention = AttentionSpec { qkv_bias: bias, output_bias: bias, ..common.attention.clone() };
     let mlp = dense(config, "intermediate_size", config.flag("mlp_bias", false)?)?;
     common.model(|l| {
-        let rope = attention.rope.filter(|_| rotated[l]);
+        let rope = if rotated[l] { attention.rope } else { None };
         (AttentionSpec { window: windows[l], rope, ..attention.clone() }, mlp)
     })
 }

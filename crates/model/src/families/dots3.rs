@@ -1,17 +1,18 @@
 //! dots3-note: latent attention with gates for heads, whose queries see selected positions in some
 //! layers, and a window in the others, where all sizes differ.
 
-use sws_format::{PieceKind, Value};
+use sws_format::PieceKind;
 use sws_kernels::functional::RopePairs;
 
 use super::common::{
-    DecoderParts, FamilyDefaults, MAX_WIDTH, absent, chosen, dense, switched_off, switched_on,
-    width, window,
+    DecoderParts, FamilyDefaults, MAX_WIDTH, absent, chosen, switched_off, switched_on, width,
+    window,
 };
 use super::deepseek::{INDEXER, LATENT_ATTENTION};
+use super::entries::{count_or, positive_or, size_or};
 use super::glm::MOE;
 use super::kimi_linear::{self, LatentSizes};
-use super::per_layer::flags_of_layers;
+use super::per_layer::{by_words, each_layer, flags_of_layers};
 use super::ranked::{RANKED, RankedLayers, only, routed, sigmoid};
 use super::single_layers::{SINGLE, of_kind};
 use super::sparse;
@@ -71,7 +72,8 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let decoder = DecoderParts::read(config, &DEFAULTS)?;
     let count = decoder.layers;
     let kinds = kinds(config, count)?;
-    let has = |kind| kinds.contains(&kind);
+    let has_full = kinds.contains(&Reach::Full);
+    let has_selected = kinds.contains(&Reach::Selected);
     let base = LatentSpec {
         eps: decoder.norm.eps(),
         key_norm: true,
@@ -81,45 +83,45 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     same_heads(config.get("num_key_value_heads"), base.heads)?;
     let mut ropes = Vec::new();
     let mut mixers = [base; 3];
-    if has(Reach::Full) || has(Reach::Selected) {
-        let kind = if has(Reach::Full) { "full_attention" } else { "indexed_attention" };
-        let head_dim = config.get("head_dim").map_or(Ok(256), |entry| entry.size(MAX_HEAD_DIM))?;
+    if has_full || has_selected {
+        let kind = if has_full { "full_attention" } else { "indexed_attention" };
+        let head_dim = size_or(config.get("head_dim"), 256, MAX_HEAD_DIM)?;
         let rope = Some(ropes.len());
         ropes.push(turned(config, kind, (head_dim, base.rotated), &decoder)?);
         let full = LatentSpec { rope, ..scaled(config, base, decoder.hidden) };
         mixers[Reach::Full as usize] = full;
-        let sparse = match has(Reach::Selected) {
+        let sparse = match has_selected {
             true => Some(sparse::interleaved(config, base.rotated)?),
             false => None,
         };
         mixers[Reach::Selected as usize] = LatentSpec { sparse, ..full };
     }
-    if has(Reach::Windowed) {
+    if kinds.contains(&Reach::Windowed) {
         let (own, head_dim) = windowed(config, base, &kinds)?;
         let rope = Some(ropes.len());
         ropes.push(turned(config, "sliding_attention", (head_dim, own.rotated), &decoder)?);
         let window = match window(config, None)? {
             Some(window) => window,
-            None => config.get("sliding_window_size").map_or(Ok(512), |e| e.size(1 << 32))?,
+            None => size_or(config.get("sliding_window_size"), 512, 1 << 32)?,
         };
         let own = scaled(config, own, decoder.hidden);
         let own = LatentSpec { rope, window: Some(window), ..own };
         mixers[Reach::Windowed as usize] = own;
     }
     let router = Router::Ranked(sigmoid(config, &RANKED)?);
-    let routed = match config.get("moe_layer_freq").filter(|entry| entry.list().is_ok()) {
-        Some(entry) if config.get("mlp_layer_types").is_none() => {
-            let first = config.get(RANKED.dense.0).map_or(Ok(1), |entry| entry.count(MAX_COUNT))?;
-            let flags = flags_of_layers(entry, count)?.into_iter().zip(0..);
-            flags.map(|(flag, l)| flag && l >= first).collect()
+    let routed = match config.get("moe_layer_freq") {
+        Some(entry) if entry.list().is_ok() && config.get("mlp_layer_types").is_none() => {
+            let first = count_or(config.get(RANKED.dense.0), 1)?;
+            let mut flags = flags_of_layers(entry, count)?;
+            for flag in flags.iter_mut().take(first as usize) {
+                *flag = false;
+            }
+            flags
         }
         _ => routed(config, RANKED.dense, count)?,
     };
-    let layers = RankedLayers::of(
-        routed,
-        || dense(config, "intermediate_size", false),
-        || experts(config, router),
-    )?;
+    let layers =
+        RankedLayers::of(config, routed, "intermediate_size", |config| experts(config, router))?;
     decoder.model(ropes, |l| (Mixer::Latent(mixers[kinds[l] as usize]), layers.ffn(l)))
 }
 
@@ -131,26 +133,30 @@ fn kinds(config: &FamilyConfig, layers: usize) -> Result<Vec<Reach>, ConfigError
         None if config.get(SINGLE).is_some() => None,
         None => Some(true),
     };
-    let of_all = selects.map(|it| if it { Reach::Selected } else { Reach::Full });
+    let of_all = match selects {
+        Some(true) => Some(Reach::Selected),
+        Some(false) => Some(Reach::Full),
+        None => None,
+    };
     let Some(entry) = config.get("layer_types") else {
         let windows = config.flag("use_sliding_window", true)?;
         let full = of_all.unwrap_or(Reach::Selected);
-        let of = |l| if !windows || l < 2 || l % 4 == 1 { full } else { Reach::Windowed };
-        return Ok((0..layers).map(of).collect());
+        let mut kinds = Vec::with_capacity(layers);
+        for l in 0..layers {
+            let is_full = !windows || l < 2 || l % 4 == 1;
+            kinds.push(if is_full { full } else { Reach::Windowed });
+        }
+        return Ok(kinds);
     };
-    let types = entry.list()?;
-    if types.len() != layers {
-        return Err(entry.invalid(format!("of {} entries for {layers} layers", types.len())));
-    }
-    let of = |kind: &Value| match kind.as_str() {
-        Some("full_attention") => Ok(of_all.unwrap_or(Reach::Full)),
-        Some("indexed_attention") => Ok(of_all.unwrap_or(Reach::Selected)),
-        Some("sliding_attention") => Ok(Reach::Windowed),
-        _ => Err(config.unsupported(entry, "indexed_attention and sliding_attention")),
-    };
-    let kinds: Vec<Reach> = types.iter().map(of).collect::<Result<_, _>>()?;
+    let supported = "indexed_attention and sliding_attention";
+    let kinds = [
+        ("full_attention", of_all.unwrap_or(Reach::Full)),
+        ("indexed_attention", of_all.unwrap_or(Reach::Selected)),
+        ("sliding_attention", Reach::Windowed),
+    ];
+    let kinds = by_words(config, entry, each_layer(entry, layers)?, &kinds, supported)?;
     match kinds.contains(&Reach::Full) && kinds.contains(&Reach::Selected) {
-        true => Err(config.unsupported(entry, "indexed_attention and sliding_attention")),
+        true => Err(config.unsupported(entry, supported)),
         false => Ok(kinds),
     }
 }
@@ -158,13 +164,21 @@ fn kinds(config: &FamilyConfig, layers: usize) -> Result<Vec<Reach>, ConfigError
 /// The layer with the scales of latents, which are shorter than the state, and scaled as if they were
 /// as long. In GGUF files the weights of their norms are scaled.
 fn scaled(config: &FamilyConfig, spec: LatentSpec, hidden: usize) -> LatentSpec {
-    let longer = |rank: usize| match config.is_gguf() {
-        true => 1.0,
-        false => (hidden as f64 / rank as f64).sqrt(),
-    };
-    let queries = spec.query_rank.map_or(1.0, longer);
+    let mut queries = 1.0;
+    let mut latents = 1.0;
+    if !config.is_gguf() {
+        latents = longer(hidden, spec.rank);
+        if let Some(rank) = spec.query_rank {
+            queries = longer(hidden, rank);
+        }
+    }
     let scale = queries / ((spec.plain + spec.rotated) as f64).sqrt();
-    LatentSpec { scale: scale as f32, latent_scale: longer(spec.rank) as f32, ..spec }
+    LatentSpec { scale: scale as f32, latent_scale: latents as f32, ..spec }
+}
+
+/// The factor that makes a latent as long as the state.
+pub(super) fn longer(hidden: usize, rank: usize) -> f64 {
+    (hidden as f64 / rank as f64).sqrt()
 }
 
 /// Attention in windows, with sizes of its own, and the number of elements of a head of which the
@@ -175,12 +189,7 @@ fn windowed(
     kinds: &[Reach],
 ) -> Result<(LatentSpec, usize), ConfigError> {
     let kind: Vec<bool> = kinds.iter().map(|kind| *kind == Reach::Windowed).collect();
-    let apart = config.get(SINGLE);
-    let size = |key, old, limit, default| match of_kind(config, key, &kind, old)? {
-        Some(entry) => entry.size(limit),
-        None if apart.is_some() => Err(ConfigError::MissingKey(key)),
-        None => Ok(default),
-    };
+    let size = |key, old, limit, default| size_of_kind(config, &kind, [key, old], limit, default);
     let head_dim = size("head_dim", "swa_head_dim", MAX_HEAD_DIM, 256)?;
     let plain = size("qk_nope_head_dim", "swa_qk_nope_head_dim", MAX_HEAD_DIM, 192)?;
     let rotated = head_dim.saturating_sub(plain).max(1);
@@ -196,22 +205,41 @@ fn windowed(
         ..base
     };
     let named = ["swa_head_dim", "swa_qk_nope_head_dim", "swa_num_attention_heads"];
-    let named = apart.or(config.any(&named));
-    // Sizes of the class are good ones.
-    let refused = |reason: &str| match named {
-        Some(entry) => entry.invalid(reason),
-        None => ConfigError::MissingKey("swa_head_dim"),
-    };
+    let named = config.get(SINGLE).or(config.any(&named));
     if head_dim != plain + rotated || rotated % 2 == 1 {
-        return Err(refused("and a head in a window must be its two parts, of which pairs turn"));
+        let reason = "and a head in a window must be its two parts, of which pairs turn";
+        return Err(refused(named, reason));
     }
     if size("num_key_value_heads", "swa_num_key_value_heads", MAX_COUNT, heads)? != heads {
-        return Err(refused("where windows must have as many key heads as heads"));
+        return Err(refused(named, "where windows must have as many key heads as heads"));
     }
     if spec.query_width().max(heads * spec.head_rows()) as u64 > MAX_WIDTH {
-        return Err(refused("with which heads are wider than those of any model"));
+        return Err(refused(named, "with which heads are wider than those of any model"));
     }
     Ok((spec, head_dim))
+}
+
+/// A size of layers in a window. If there are entries of single layers, they must give it.
+fn size_of_kind(
+    config: &FamilyConfig,
+    kind: &[bool],
+    [key, old]: [&'static str; 2],
+    limit: u64,
+    default: usize,
+) -> Result<usize, ConfigError> {
+    match of_kind(config, key, kind, old)? {
+        Some(entry) => entry.size(limit),
+        None if config.get(SINGLE).is_some() => Err(ConfigError::MissingKey(key)),
+        None => Ok(default),
+    }
+}
+
+/// An error about sizes of layers in a window. Those of the class are good ones.
+fn refused(named: Option<ConfigEntry<'_>>, reason: &str) -> ConfigError {
+    match named {
+        Some(entry) => entry.invalid(reason),
+        None => ConfigError::MissingKey("swa_head_dim"),
+    }
 }
 
 /// Refuses other numbers of key heads than of heads.
@@ -247,14 +275,17 @@ fn turned(
             _ => config.get("rope_theta"),
         };
         let default = if kind == "sliding_attention" { 50_000.0 } else { DEFAULTS.theta };
-        let rope = Rope::plain(entry.map_or(Ok(default), ConfigEntry::positive)?, rotated);
-        if let Some(entry) = entry.filter(|_| !rope.is_finite(context)) {
+        let rope = Rope::plain(positive_or(entry, default)?, rotated);
+        if let Some(entry) = entry
+            && !rope.is_finite(context)
+        {
             return Err(entry.invalid(INFINITE));
         }
         rope
     };
     let entry = config.get("rope_scaling").or(config.get("rope_parameters"));
-    if let Some(entry) = entry.filter(|_| rope.dim != rotated || rope.scaling != RopeScaling::None)
+    if let Some(entry) = entry
+        && (rope.dim != rotated || rope.scaling != RopeScaling::None)
     {
         return Err(
             config.unsupported(entry, "no scaling, and the share of a head that is rotated")
@@ -268,8 +299,8 @@ fn turned(
 fn experts(config: &FamilyConfig, router: Router) -> Result<Ffn, ConfigError> {
     let keys = ["moe_shared_expert_intermediate_size", "shared_experts_intermediate_size"];
     let entry = config.any(&keys);
-    let each = entry.map_or(Ok(1536), |entry| entry.size(MAX_WIDTH))?;
-    let count = config.get("n_shared_experts").map_or(Ok(1), |entry| entry.size(MAX_COUNT))?;
+    let each = size_or(entry, 1536, MAX_WIDTH)?;
+    let count = size_or(config.get("n_shared_experts"), 1, MAX_COUNT)?;
     let all = each * count;
     if all as u64 > MAX_WIDTH {
         let entry = entry.or(config.get("n_shared_experts"));

@@ -3,10 +3,12 @@
 use sws_format::{PieceKind, Value};
 use sws_kernels::functional::RopePairs;
 
-use super::common::{Common, FamilyDefaults, chosen, dense, same_window, switched_off, width};
+use super::common::{Common, FamilyDefaults, chosen, same_window, switched_off, width};
+use super::entries::{count_or, positive_or, size_or};
+use super::per_layer::every_nth;
 use super::ranked::{RankedLayers, shared};
 use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, glm, small};
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
+use crate::config::{ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::spec::{
     Ffn, MlpSpec, ModelSpec, MoeSpec, RankedRouter, Renormalise, Router, RouterScores,
@@ -40,30 +42,30 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     // This would add a bias to the head, too.
     switched_off(config, "use_bias")?;
     let attention = common.attention.clone();
-    let layers = RankedLayers::of(
-        routed(config, common.layers)?,
-        || dense(config, "intermediate_size", false),
-        || experts(config),
-    )?;
+    let routed = routed(config, common.layers)?;
+    let layers = RankedLayers::of(config, routed, "intermediate_size", experts)?;
     common.model(|l| (attention.clone(), layers.ffn(l)))
 }
 
 /// Flags of layers with experts: every `moe_layer_interval`-th layer between two bounds, where -1
 /// means the last layer.
 fn routed(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> {
-    let start = config.get("moe_layer_start_index").map_or(Ok(1), |e| e.count(MAX_COUNT))?;
+    let start = count_or(config.get("moe_layer_start_index"), 1)?;
     let end = match config.get("moe_layer_end_index") {
         Some(entry) if *entry.value != Value::Int(-1) => entry.count(MAX_COUNT)?,
         _ => u64::MAX,
     };
-    let interval = config.get("moe_layer_interval").map_or(Ok(1), |e| e.size(MAX_COUNT))?;
-    let routes = |l: usize| (l + 1).is_multiple_of(interval) && (start..=end).contains(&(l as u64));
-    Ok((0..layers).map(routes).collect())
+    let interval = size_or(config.get("moe_layer_interval"), 1, MAX_COUNT)?;
+    let mut routed = every_nth(interval, layers);
+    for (l, has_experts) in (0..).zip(&mut routed) {
+        *has_experts &= (start..=end).contains(&l);
+    }
+    Ok(routed)
 }
 
 fn experts(config: &FamilyConfig) -> Result<Ffn, ConfigError> {
     let width = width(config, "moe_intermediate_size")?;
-    let least = config.get("moe_norm_min").map_or(Ok(1e-12), ConfigEntry::positive)?;
+    let least = positive_or(config.get("moe_norm_min"), 1e-12)?;
     let router = Router::Ranked(RankedRouter {
         scores: RouterScores::Softmax,
         correction: true,

@@ -3,6 +3,7 @@
 use sws_format::{PieceKind, Value};
 
 use super::common::{Common, FamilyDefaults, window, windows};
+use super::per_layer::all_but_every;
 use super::ranked::{RANKED, RankedKeys, RankedLayers, sigmoid};
 use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, glm, small};
 use crate::config::{ConfigError, FamilyConfig, MAX_COUNT};
@@ -39,21 +40,20 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let common = Common::read(config, &defaults)?;
     let window = window(config, Some(4096))?;
     // Without a window the pattern has no effect.
-    let pattern = config.get("sliding_window_pattern").filter(|_| window.is_some());
-    let pattern = match (config.get("layer_types"), pattern) {
-        (None, Some(entry)) if entry.value.as_u64().is_none() => {
+    let has_effect = window.is_some() && config.get("layer_types").is_none();
+    let pattern = match config.get("sliding_window_pattern") {
+        Some(entry) if has_effect && entry.value.as_u64().is_none() => {
             return Err(config.unsupported(entry, "a number, or a list in `layer_types`"));
         }
-        (None, Some(entry)) => entry.size(MAX_COUNT)?,
+        Some(entry) if has_effect => entry.size(MAX_COUNT)?,
         _ => 4,
     };
-    let windows = windows(config, common.layers, window, |l| !(l + 1).is_multiple_of(pattern))?;
+    let windows = windows(config, window, &all_but_every(pattern, common.layers))?;
     let attention = AttentionSpec { qk_norm: QkNorm::PerHead, ..common.attention.clone() };
     let layers = RankedLayers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, common.layers)?;
     if let Some(entry) = config.get("is_moe_layer") {
-        let same = |(given, routed): (&Value, &bool)| given.as_bool() == Some(*routed);
-        let given = entry.list()?;
-        if given.len() != common.layers || !given.iter().zip(&layers.routed).all(same) {
+        let given = entry.list()?.iter().map(Value::as_bool);
+        if !given.eq(layers.routed.iter().copied().map(Some)) {
             return Err(entry.invalid("which differs from `first_k_dense_replace`"));
         }
     }

@@ -6,7 +6,8 @@ use sws_format::PieceKind;
 use super::common::{
     Common, FamilyDefaults, chosen, shared_width, switched_off, width, window, windows,
 };
-use super::qwen_moe::{MOE, MoeLayers, SHARED};
+use super::qwen_moe::{MOE, SHARED, routed};
+use super::ranked::RankedLayers;
 use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, small};
 use crate::config::{ConfigError, FamilyConfig};
 use crate::role::Role;
@@ -41,8 +42,9 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     switched_off(config, "use_sliding_window")?;
     let common = Common::read(config, &DEFAULTS)?;
     let layers = common.layers;
-    let full = |l: usize| l < 2 || l % 4 == 1 || l == layers - 1;
-    let windows = windows(config, layers, window(config, Some(513))?, |l| !full(l))?;
+    let windowed: Vec<bool> =
+        (0..layers).map(|l| l >= 2 && l % 4 != 1 && l != layers - 1).collect();
+    let windows = windows(config, window(config, Some(513))?, &windowed)?;
     let bias = config.flag("attention_bias", false)?;
     let attention = AttentionSpec {
         qkv_bias: bias,
@@ -51,11 +53,11 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         sinks: true,
         ..common.attention.clone()
     };
-    let routed = MoeLayers::read(config, &[0, 1], None)?;
-    let experts = || experts(config);
-    routed.with(config, common, experts, |l| {
+    let routed = routed(config, layers, &[0, 1])?;
+    let layers = RankedLayers::of(config, routed, "intermediate_size", experts)?;
+    common.model(|l| {
         let rope = windows[l].and(attention.rope);
-        AttentionSpec { window: windows[l], rope, ..attention.clone() }
+        (AttentionSpec { window: windows[l], rope, ..attention.clone() }, layers.ffn(l))
     })
 }
 

@@ -4,6 +4,8 @@ use sws_format::{PieceKind, Value};
 use sws_kernels::functional::Activation;
 
 use super::common::{Common, FamilyDefaults, absent, switched_off, width, window, windows};
+use super::entries::{entry_in, optional_positive, positive_or, size_or};
+use super::per_layer::all_but_every;
 use super::{ATTENTION, ENDS, Family, MLP, TensorRule, small};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
@@ -59,7 +61,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         }
     }
     let pattern = match is_third {
-        true => config.any(&PATTERN).map_or(Ok(6), |entry| entry.size(MAX_COUNT))?,
+        true => size_or(config.any(&PATTERN), 6, MAX_COUNT)?,
         false => 2,
     };
     let window = window(config, Some(4096))?;
@@ -68,7 +70,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         let entry = ConfigEntry { key: "sliding_window", value: &Value::Null };
         return Err(config.unsupported(entry, "a number of positions"));
     }
-    let windows = windows(config, common.layers, window, |l| !(l + 1).is_multiple_of(pattern))?;
+    let windows = windows(config, window, &all_but_every(pattern, common.layers))?;
     let mut full = 0;
     let mut windowed = 0;
     if is_third {
@@ -76,18 +78,15 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         windowed = local_rope(config, &mut common)?;
     }
 
-    let cap = |key, default: Option<f64>| match config.raw(key) {
-        None => Ok(default.map(|cap| cap as f32)),
-        Some(_) => cap_of(config.get(key)),
-    };
     if !config.is_gguf() {
         common.decoder.norm = common.decoder.norm.one_plus();
     }
     common.decoder.residual = common.decoder.residual.normed(common.decoder.norm);
     common.decoder.embedding_scale = (common.decoder.hidden as f64).sqrt() as f32;
-    common.decoder.logit_cap = cap("final_logit_softcapping", (!is_third).then_some(30.0))?;
-    let soft_cap = cap("attn_logit_softcapping", (!is_third).then_some(50.0))?;
-    let scalar = config.get("query_pre_attn_scalar").map_or(Ok(256.0), ConfigEntry::positive)?;
+    let caps = if is_third { [None, None] } else { [Some(30.0), Some(50.0)] };
+    common.decoder.logit_cap = cap_or(config, "final_logit_softcapping", caps[0])?;
+    let soft_cap = cap_or(config, "attn_logit_softcapping", caps[1])?;
+    let scalar = positive_or(config.get("query_pre_attn_scalar"), 256.0)?;
     let bias = config.flag("attention_bias", false)?;
     let attention = AttentionSpec {
         qkv_bias: bias,
@@ -105,9 +104,16 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     })
 }
 
-/// A cap; `None` if the entry is absent.
-pub(super) fn cap_of(entry: Option<ConfigEntry<'_>>) -> Result<Option<f32>, ConfigError> {
-    Ok(entry.map(ConfigEntry::positive).transpose()?.map(|cap| cap as f32))
+/// A cap, where null means none, or the default of an absent entry.
+fn cap_or(
+    config: &FamilyConfig,
+    key: &'static str,
+    default: Option<f32>,
+) -> Result<Option<f32>, ConfigError> {
+    match config.raw(key) {
+        None => Ok(default),
+        Some(_) => optional_positive(config.get(key)),
+    }
 }
 
 /// The rotary embedding of layers with a window. Unless its entries set a base, it has its own
@@ -116,26 +122,20 @@ fn local_rope(config: &FamilyConfig, common: &mut Common<'_>) -> Result<usize, C
     const KIND: &str = "sliding_attention";
     const THETA: f64 = 10_000.0;
     let given = config.get("rope_parameters").map(ConfigEntry::object).transpose()?;
-    let given = given.and_then(|given| given.get(KIND)).filter(|value| !value.is_null());
-    let given = given.map(|value| ConfigEntry { key: KIND, value }.object()).transpose()?;
-    if let Some(given) = given {
-        let entry = |key| {
-            let value = given.get(key).filter(|value| !value.is_null());
-            value.map(|value| ConfigEntry { key, value })
-        };
-        if entry("rope_theta").is_some() {
-            return common.add_rope(KIND, THETA, None);
-        }
-        if let Some(kind) = entry("rope_type").or(entry("type"))
-            && kind.word()? != "default"
-        {
-            return Err(config.unsupported(kind, "default without a `rope_theta` beside it"));
-        }
+    let given = entry_in(given, KIND).map(ConfigEntry::object).transpose()?;
+    if entry_in(given, "rope_theta").is_some() {
+        return common.add_rope(KIND, THETA, None);
+    }
+    if let Some(kind) = entry_in(given, "rope_type").or(entry_in(given, "type"))
+        && kind.word()? != "default"
+    {
+        return Err(config.unsupported(kind, "default without a `rope_theta` beside it"));
     }
     let entry = config.get("rope_local_base_freq");
-    let rope =
-        Rope::plain(entry.map_or(Ok(THETA), ConfigEntry::positive)?, common.attention.head_dim);
-    if let Some(entry) = entry.filter(|_| !rope.is_finite(common.decoder.context)) {
+    let rope = Rope::plain(positive_or(entry, THETA)?, common.attention.head_dim);
+    if let Some(entry) = entry
+        && !rope.is_finite(common.decoder.context)
+    {
         return Err(entry.invalid(INFINITE));
     }
     common.ropes.push(rope);

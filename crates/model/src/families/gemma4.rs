@@ -6,6 +6,8 @@ use sws_format::PieceKind;
 use sws_kernels::functional::Activation;
 
 use super::common::{Common, FamilyDefaults, MAX_WIDTH, absent, chosen, width, window, windows};
+use super::entries::{entry_in, optional_positive, positive_or, size_or};
+use super::per_layer::all_but_every;
 use super::single_layers::{SINGLE, of_kind};
 use super::{ATTENTION, ENDS, Ends, Family, MLP, TensorRule, gemma, matrix, small, stacked};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
@@ -71,7 +73,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     absent(config, "rope_scaling")?;
     let mut common = Common::unrotated(config, &DEFAULTS)?;
     let window = window(config, Some(512))?;
-    let mut windows = windows(config, common.layers, window, |l| !(l + 1).is_multiple_of(6))?;
+    let mut windows = windows(config, window, &all_but_every(6, common.layers))?;
     // The last layer never has a window, whatever the list says, as in transformers.
     windows[common.layers - 1] = None;
     let key_values = key_values(config, &windows)?;
@@ -96,8 +98,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     common.decoder.residual.scaled_state = true;
     common.decoder.embedding_scale = (common.decoder.hidden as f64).sqrt() as f32;
     common.decoder.layer_inputs = layer_inputs(config, &common)?;
-    common.decoder.logit_cap = gemma::cap_of(config.get("final_logit_softcapping"))?;
-    let gelu = |width| MlpSpec { activation: Activation::GeluTanh, ..MlpSpec::silu(width) };
+    common.decoder.logit_cap = optional_positive(config.get("final_logit_softcapping"))?;
     let mlp = width(config, "intermediate_size")?;
     let wide = match config.flag("use_double_wide_mlp", false)? {
         true => 2 * mlp,
@@ -112,19 +113,27 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
             Some(MoeSpec::of(chosen(config)?, expert, Router::SoftmaxScaled))
         }
     };
-    let ffn = |width| match experts {
+    common.model(|l| {
+        let attention = if windows[l].is_some() { &local } else { &full };
+        let shares = matches!(key_values[l], KeyValues::Of(_));
+        let attention = AttentionSpec { key_values: key_values[l], ..attention.clone() };
+        (attention, ffn(if shares { wide } else { mlp }, experts))
+    })
+}
+
+/// An MLP of this width, beside experts if there are any.
+fn ffn(width: usize, experts: Option<MoeSpec>) -> Ffn {
+    match experts {
         None => Ffn::Dense(gelu(width)),
         Some(moe) => {
             let shared = SharedSpec { is_mlp: true, ..SharedSpec::added(gelu(width)) };
             Ffn::Moe(MoeSpec { shared: Some(shared), ..moe })
         }
-    };
-    common.model(|l| {
-        let attention = if windows[l].is_some() { &local } else { &full };
-        let shares = matches!(key_values[l], KeyValues::Of(_));
-        let attention = AttentionSpec { key_values: key_values[l], ..attention.clone() };
-        (attention, ffn(if shares { wide } else { mlp }))
-    })
+    }
+}
+
+fn gelu(width: usize) -> MlpSpec {
+    MlpSpec { activation: Activation::GeluTanh, ..MlpSpec::silu(width) }
 }
 
 /// Number of first layers with keys and values of their own. Checkpoints contain unused ones for
@@ -174,8 +183,7 @@ fn layer_inputs(
         width => width,
     };
     let vocab = common.decoder.vocab;
-    let rows = config.get("vocab_size_per_layer_input");
-    let rows = match rows.map_or(Ok(vocab), |entry| entry.size(MAX_WIDTH))? {
+    let rows = match size_or(config.get("vocab_size_per_layer_input"), vocab, MAX_WIDTH)? {
         few if few < vocab => {
             let reason = format!("and each of the {vocab} tokens needs a row");
             return Err(config.need("vocab_size_per_layer_input")?.invalid(reason));
@@ -213,12 +221,12 @@ fn full(
         },
     };
     let kv_heads = of_kind(config, "num_key_value_heads", &full, "num_global_key_value_heads")?;
-    let kv_heads = match kv_heads.filter(|_| single || values_are_keys) {
-        None => local.kv_heads,
-        Some(entry) => match entry.size(MAX_COUNT)? {
+    let kv_heads = match kv_heads {
+        Some(entry) if single || values_are_keys => match entry.size(MAX_COUNT)? {
             count if local.heads.is_multiple_of(count) => count,
             _ => return Err(entry.invalid("which does not divide the number of heads")),
         },
+        _ => local.kv_heads,
     };
     let window = None;
     let rope = Some(1);
@@ -227,8 +235,10 @@ fn full(
     let extras = AttentionExtras { values_are_keys, ..local.extras };
     let full = AttentionSpec { kv_heads, head_dim, value_dim, window, rope, extras, ..local };
     if full.q_width() as u64 > MAX_WIDTH {
-        let entry = config.any(&["global_head_dim", "head_dim"]);
-        let entry = entry.map_or_else(|| config.need("num_attention_heads"), Ok)?;
+        let entry = match config.any(&["global_head_dim", "head_dim"]) {
+            Some(entry) => entry,
+            None => config.need("num_attention_heads")?,
+        };
         return Err(entry.invalid("with which heads are wider than those of any model"));
     }
     Ok(full)
@@ -247,32 +257,32 @@ pub(super) fn full_rope(
     let given = match config.get("rope_parameters") {
         None => None,
         Some(given) => {
-            let value = given.object()?.get(KIND).filter(|value| !value.is_null());
-            let value = value.ok_or(ConfigError::MissingKey(KIND))?;
-            Some(ConfigEntry { key: KIND, value }.object()?)
+            let of_kind = entry_in(Some(given.object()?), KIND);
+            Some(of_kind.ok_or(ConfigError::MissingKey(KIND))?.object()?)
         }
     };
-    let entry = |key| {
-        let value = given.and_then(|given| given.get(key)).filter(|value| !value.is_null());
-        value.map(|value| ConfigEntry { key, value })
-    };
-    let kind = entry("rope_type").or(entry("type")).map(ConfigEntry::word).transpose()?;
+    let kind = entry_in(given, "rope_type").or(entry_in(given, "type"));
+    let kind = kind.map(ConfigEntry::word).transpose()?;
     if given.is_some() && kind != Some("proportional") {
         return Rope::of_kind(config, KIND, head_dim, (THETA, None), context);
     }
-    let number = |key, default| entry(key).map_or(Ok(default), ConfigEntry::positive);
-    let share = number("partial_rotary_factor", if given.is_some() { 1.0 } else { share })?;
-    let mut rope = Rope::plain(number("rope_theta", THETA)?, head_dim);
+    let share = if given.is_some() { 1.0 } else { share };
+    let share_entry = entry_in(given, "partial_rotary_factor");
+    let share = positive_or(share_entry, share)?;
+    let theta_entry = entry_in(given, "rope_theta");
+    let mut rope = Rope::plain(positive_or(theta_entry, THETA)?, head_dim);
     let turned = (share * head_dim as f64 / 2.0) as usize;
     if turned > rope.inv_freq.len() {
-        let entry = entry("partial_rotary_factor");
-        return Err(entry.ok_or(ConfigError::MissingKey(KIND))?.invalid("which is above 1"));
+        return Err(share_entry.ok_or(ConfigError::MissingKey(KIND))?.invalid("which is above 1"));
     }
     rope.inv_freq[turned..].fill(0.0);
-    let factor = number("factor", 1.0)? as f32;
-    rope.inv_freq.iter_mut().for_each(|angle| *angle /= factor);
+    let factor_entry = entry_in(given, "factor");
+    let factor = positive_or(factor_entry, 1.0)? as f32;
+    for angle in &mut rope.inv_freq {
+        *angle /= factor;
+    }
     if !rope.is_finite(context) {
-        let entry = entry("rope_theta").or(entry("factor"));
+        let entry = theta_entry.or(factor_entry);
         return Err(entry.ok_or(ConfigError::MissingKey(KIND))?.invalid(INFINITE));
     }
     Ok(rope)

@@ -3,9 +3,11 @@
 use sws_format::PieceKind;
 
 use super::common::{Common, FamilyDefaults, same_window, window, windows};
+use super::entries::count_or;
+use super::per_layer::all_but_first;
 use super::ranked::{RANKED, RankedKeys, RankedLayers, only, sigmoid};
 use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, matrix, small};
-use crate::config::{ConfigError, FamilyConfig, MAX_COUNT};
+use crate::config::{ConfigError, FamilyConfig};
 use crate::role::Role;
 use crate::spec::{AttentionSpec, ModelSpec, QkNorm};
 
@@ -74,9 +76,9 @@ fn dots(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         context: 2048,
     };
     let common = Common::read(config, &defaults)?;
-    let first = config.get("max_window_layers").map_or(Ok(62), |entry| entry.count(MAX_COUNT))?;
+    let first = count_or(config.get("max_window_layers"), 62)?;
     let window = window(config, Some(4096))?;
-    let windows = windows(config, common.layers, window, |l| l as u64 >= first)?;
+    let windows = windows(config, window, &all_but_first(first, common.layers))?;
     let bias = config.flag("attention_bias", false)?;
     let attention = AttentionSpec {
         qkv_bias: bias,

@@ -7,16 +7,16 @@ use sws_kernels::functional::Activation;
 use super::bailing::bound_of;
 use super::common::{DecoderParts, MAX_WIDTH, switched_off};
 use super::deepseek::{INDEXER, LATENT_ATTENTION};
-use super::deepseek_v4::{of_layers, streams};
+use super::deepseek_v4::streams;
+use super::entries::{positive_or, size_or};
 use super::kimi_linear::{DEFAULTS, DELTA, delta, linear};
+use super::per_layer::{by_words, every_nth, first_layers};
 use super::ranked::{RANKED, RankedKeys, RankedLayers, only, sigmoid};
 use super::{ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, glm, small, sparse};
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT, SPLIT_LATENTS};
+use crate::config::{ConfigError, FamilyConfig, MAX_COUNT, SPLIT_LATENTS};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
-use crate::spec::{
-    DeltaSpec, Ffn, KeyValues, LatentGates, LatentSpec, Mixer, ModelSpec, StreamReads,
-};
+use crate::spec::{DeltaSpec, KeyValues, LatentGates, LatentSpec, Mixer, ModelSpec, StreamReads};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["glm5_next_text"],
@@ -61,56 +61,49 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let count = decoder.layers;
     let eps = decoder.norm.eps();
     let full = match config.get("layer_types") {
-        None => (0..count).map(|l| l % 4 == 3).collect(),
+        None => every_nth(4, count),
         Some(entry) => {
-            let kind = |value: &Value| match value.as_str()? {
-                "linear_attention" => Some(false),
-                "indexed_attention" | "full_attention" => Some(true),
-                _ => None,
-            };
+            let kinds = [
+                ("linear_attention", false),
+                ("indexed_attention", true),
+                ("full_attention", true),
+            ];
             let supported = "linear_attention and indexed_attention";
-            of_layers(entry, count, kind, || config.unsupported(entry, supported))?
+            by_words(config, entry, first_layers(entry, count)?, &kinds, supported)?
         }
     };
     let latent = latent(config, decoder.heads, eps)?;
     let sparse = sparse::grouped(config, &full)?;
-    let delta = full.contains(&false).then(|| bounded(config, eps)).transpose()?;
+    let delta = match full.contains(&false) {
+        true => Some(bounded(config, eps)?),
+        false => None,
+    };
     let layers = RankedLayers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, count)?;
-    let limit = config.get("swiglu_limit").map_or(Ok(10.0), ConfigEntry::positive)? as f32;
-    let activation = Activation::SiluClamped(limit);
+    let limit = positive_or(config.get("swiglu_limit"), 10.0)? as f32;
+    let layers = layers.activated(Activation::SiluClamped(limit));
     decoder.model(Vec::new(), |l| {
         let mixer = match full[l] {
             true => Some(Mixer::Latent(LatentSpec { sparse: Some(sparse[l]), ..latent })),
             false => delta.map(Mixer::Delta),
         };
-        let mut ffn = layers.ffn(l);
-        match &mut ffn {
-            Ffn::Dense(mlp) => mlp.activation = activation,
-            Ffn::Moe(moe) => {
-                moe.expert.activation = activation;
-                moe.shared.iter_mut().for_each(|shared| shared.mlp.activation = activation);
-            }
-            Ffn::None => {}
-        }
-        (mixer.expect("every layer is of one kind or the other"), ffn)
+        (mixer.expect("every layer is of one kind or the other"), layers.ffn(l))
     })
 }
 
 fn latent(config: &FamilyConfig, heads: usize, eps: f32) -> Result<LatentSpec, ConfigError> {
-    let size = |key, default, limit| config.get(key).map_or(Ok(default), |e| e.size(limit));
     if let Some(entry) = config.get("qk_rope_head_dim")
         && entry.count(MAX_HEAD_DIM)? != 0
     {
         return Err(config.unsupported(entry, "0, no rotary embedding"));
     }
-    let plain = size("qk_nope_head_dim", 256, MAX_HEAD_DIM)?;
+    let plain = size_or(config.get("qk_nope_head_dim"), 256, MAX_HEAD_DIM)?;
     let spec = LatentSpec {
         heads,
-        query_rank: Some(size("q_lora_rank", 1536, MAX_WIDTH)?),
-        rank: size("kv_lora_rank", 512, MAX_WIDTH)?,
+        query_rank: Some(size_or(config.get("q_lora_rank"), 1536, MAX_WIDTH)?),
+        rank: size_or(config.get("kv_lora_rank"), 512, MAX_WIDTH)?,
         plain,
         rotated: 0,
-        value_dim: size("v_head_dim", 256, MAX_HEAD_DIM)?,
+        value_dim: size_or(config.get("v_head_dim"), 256, MAX_HEAD_DIM)?,
         eps,
         key_norm: false,
         latent_scale: 1.0,

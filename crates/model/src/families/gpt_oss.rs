@@ -6,6 +6,8 @@ use sws_format::PieceKind;
 use sws_kernels::functional::Activation;
 
 use super::common::{Common, FamilyDefaults, chosen, width, window, windows};
+use super::entries::positive_or;
+use super::per_layer::all_but_every;
 use super::{ATTENTION, ENDS, Family, NORMS, TensorRule, small, stacked};
 use crate::config::{ConfigError, FamilyConfig};
 use crate::role::Role;
@@ -51,7 +53,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     }
     let common = Common::read(config, &DEFAULTS)?;
     let window = window(config, Some(128))?;
-    let windows = windows(config, common.layers, window, |l| l.is_multiple_of(2))?;
+    let windows = windows(config, window, &all_but_every(2, common.layers))?;
     let bias = config.flag("attention_bias", true)?;
     let attention = AttentionSpec {
         qkv_bias: bias,
@@ -59,8 +61,8 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         sinks: true,
         ..common.attention.clone()
     };
-    let number = |key, default| config.get(key).map_or(Ok(default), |entry| entry.positive());
-    let [alpha, limit] = [number("swiglu_alpha", 1.702)?, number("swiglu_limit", 7.0)?];
+    let alpha = positive_or(config.get("swiglu_alpha"), 1.702)?;
+    let limit = positive_or(config.get("swiglu_limit"), 7.0)?;
     let expert = MlpSpec {
         width: width(config, "intermediate_size")?,
         bias: true,

@@ -5,10 +5,11 @@
 use sws_format::PieceKind;
 
 use super::common::{Common, FamilyDefaults, MAX_WIDTH, chosen, same_window, shared_width, width};
+use super::entries::{positive_or, size_or};
 use super::ranked::only;
 use super::state_space::{BranchKind, StateSpaceKeys, kinds};
 use super::{ATTENTION, ENDS, Family, NORMS, TensorRule, expert, matrix, small, stacked};
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
+use crate::config::{ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{
@@ -95,14 +96,19 @@ fn hybrid(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     only(config, "normalization_function", "rmsnorm")?;
     let mut attention = with_factors(config, &mut common)?;
     attention.rope = rotated.then_some(0);
-    let kinds = kinds(config)?.unwrap_or_else(|| vec![BranchKind::StateSpace; common.layers]);
+    let kinds = match kinds(config)? {
+        Some(kinds) => kinds,
+        None => vec![BranchKind::StateSpace; common.layers],
+    };
     if let Some(entry) = config.any(&["layers_block_type", "layer_types"])
-        && kinds.iter().any(|kind| matches!(kind, BranchKind::Mlp | BranchKind::Experts))
+        && (kinds.contains(&BranchKind::Mlp) || kinds.contains(&BranchKind::Experts))
     {
         return Err(config.unsupported(entry, "mamba and attention"));
     }
-    let space = kinds.contains(&BranchKind::StateSpace).then(|| state_space(config, &common));
-    let space = space.transpose()?;
+    let space = match kinds.contains(&BranchKind::StateSpace) {
+        true => Some(state_space(config, &common)?),
+        false => None,
+    };
     let mut mlp = halves(shared_width(config, "shared_intermediate_size", 1024)?);
     if config.is_gguf() {
         mlp.gate_up = GateUp::Separate;
@@ -121,9 +127,8 @@ fn hybrid(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
 
 fn state_space(config: &FamilyConfig, common: &Common<'_>) -> Result<StateSpaceSpec, ConfigError> {
     let eps = common.decoder.norm.eps();
-    let size = |key, default| config.get(key).map_or(Ok(default), |e| e.size(MAX_COUNT));
-    let heads = size("mamba_n_heads", 128)?;
-    let expand = size("mamba_expand", 2)?;
+    let heads = size_or(config.get("mamba_n_heads"), 128, MAX_COUNT)?;
+    let expand = size_or(config.get("mamba_expand"), 2, MAX_COUNT)?;
     let width = expand * config.size("hidden_size", MAX_WIDTH)?;
     let head_dim = match config.get("mamba_d_head") {
         Some(entry) if entry.value.as_str() != Some("auto") => entry.size(MAX_HEAD_DIM)?,
@@ -150,15 +155,14 @@ fn with_factors(
     config: &FamilyConfig,
     common: &mut Common<'_>,
 ) -> Result<AttentionSpec, ConfigError> {
-    let factor = |key| config.get(key).map_or(Ok(1.0), ConfigEntry::positive);
-    common.decoder.embedding_scale = factor("embedding_multiplier")? as f32;
-    common.decoder.residual.scale = factor("residual_multiplier")? as f32;
-    common.decoder.logit_scale = (1.0 / factor("logits_scaling")?) as f32;
+    common.decoder.embedding_scale = positive_or(config.get("embedding_multiplier"), 1.0)? as f32;
+    common.decoder.residual.scale = positive_or(config.get("residual_multiplier"), 1.0)? as f32;
+    common.decoder.logit_scale = (1.0 / positive_or(config.get("logits_scaling"), 1.0)?) as f32;
     let bias = config.flag("attention_bias", false)?;
     Ok(AttentionSpec {
         qkv_bias: bias,
         output_bias: bias,
-        scale: factor("attention_multiplier")? as f32,
+        scale: positive_or(config.get("attention_multiplier"), 1.0)? as f32,
         ..common.attention.clone()
     })
 }

@@ -1,12 +1,13 @@
 //! Hunyuan A13B, with a shared expert as wide as a routed one, and Hunyuan 3, with the experts of
 //! DeepSeek V3.
 
-use sws_format::{PieceKind, Value};
+use sws_format::PieceKind;
 use sws_kernels::functional::elementary::pow64;
 
 use super::common::{
     Common, FamilyDefaults, chosen, same_window, switched_off, switched_on, width,
 };
+use super::entries::{entry_in, positive_or};
 use super::ranked::{RANKED, RankedKeys, RankedLayers, sigmoid};
 use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, matrix, small};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig};
@@ -102,20 +103,19 @@ fn stretched(
     (dim, context): (usize, usize),
     theta: f64,
 ) -> Result<Option<Rope>, ConfigError> {
-    let given = rope::given(config)?;
-    let Some(given) = given.map(|entry| entry.object()).transpose()? else { return Ok(None) };
-    let entry = |key| given.get(key).map(|value| ConfigEntry { key, value });
-    let is_dynamic = |key| given.get(key).and_then(Value::as_str) == Some("dynamic");
-    let Some(alpha) = entry("alpha").filter(|alpha| !alpha.value.is_null()) else {
-        return Ok(None);
-    };
-    if dim < 4 || !["rope_type", "type"].into_iter().any(is_dynamic) {
+    let given = rope::given(config)?.map(ConfigEntry::object).transpose()?;
+    let Some(alpha) = entry_in(given, "alpha") else { return Ok(None) };
+    let kinds = [entry_in(given, "rope_type"), entry_in(given, "type")];
+    let mut kinds = kinds.into_iter().flatten();
+    if dim < 4 || !kinds.any(|kind| kind.value.as_str() == Some("dynamic")) {
         return Err(config.unsupported(alpha, "with the type dynamic"));
     }
-    let theta =
-        entry("rope_theta").or(config.get("rope_theta")).map_or(Ok(theta), ConfigEntry::positive);
+    // Null is no base, and is refused.
+    let of_object = given.and_then(|given| given.get("rope_theta"));
+    let of_object = of_object.map(|value| ConfigEntry { key: "rope_theta", value });
+    let theta = positive_or(of_object.or(config.get("rope_theta")), theta)?;
     let power = dim as f64 / (dim as f64 - 2.0);
-    let base = theta? * pow64(alpha.positive()?, power);
+    let base = theta * pow64(alpha.positive()?, power);
     let rope = Rope::plain(base, dim);
     match base.is_finite() && rope.is_finite(context) {
         true => Ok(Some(rope)),
@@ -145,7 +145,9 @@ fn v3(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         switched_on(config, key)?;
     }
     for key in ["n_group", "topk_group"] {
-        if let Some(entry) = config.get(key).filter(|entry| entry.value.as_u64() != Some(1)) {
+        if let Some(entry) = config.get(key)
+            && entry.value.as_u64() != Some(1)
+        {
             return Err(config.unsupported(entry, "1, experts without groups"));
         }
     }

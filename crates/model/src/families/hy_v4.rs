@@ -7,12 +7,13 @@ use sws_kernels::functional::{Activation, MAX_STREAMS, RopePairs, StreamWriting,
 use super::bailing::turned;
 use super::common::{DecoderParts, FamilyDefaults, switched_off};
 use super::deepseek::{INDEXER, LATENT_ATTENTION};
+use super::entries::{positive_or, size_or};
 use super::kimi_linear::LatentSizes;
 use super::ranked::{RANKED, RankedKeys, RankedLayers, only, sigmoid};
 use super::{
     ENDS, EXPERTS, Ends, Family, MLP, NORMS, TensorRule, glm, matrix, small, sparse, stacked,
 };
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig};
+use crate::config::{ConfigError, FamilyConfig};
 use crate::role::Role;
 use crate::spec::{Ffn, LatentGates, LatentSpec, Mixer, ModelSpec};
 
@@ -83,7 +84,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let latent = LatentSpec { gates: LatentGates::PerElement, sinks: true, ..latent };
     let sparse = sparse::turning_last(config, count, latent.rotated, eps)?;
     let layers = RankedLayers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, count)?.in_halves();
-    let limit = config.get("swiglu_limit").map_or(Ok(10.0), ConfigEntry::positive)? as f32;
+    let limit = positive_or(config.get("swiglu_limit"), 10.0)? as f32;
     decoder.model(vec![rope], |l| {
         let mut ffn = layers.ffn(l);
         if let Ffn::Moe(moe) = &mut ffn {
@@ -94,9 +95,8 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
 }
 
 fn streams(config: &FamilyConfig) -> Result<Streams, ConfigError> {
-    let count = config.get("hc_mult").map_or(Ok(4), |entry| entry.size(MAX_STREAMS as u64))?;
-    let number = |key, default| config.get(key).map_or(Ok(default), ConfigEntry::positive);
-    let magnitude = number("hc_magnitude", 2.0)? as f32;
-    let eps = number("hc_eps", 1e-6)? as f32;
+    let count = size_or(config.get("hc_mult"), 4, MAX_STREAMS as u64)?;
+    let magnitude = positive_or(config.get("hc_magnitude"), 2.0)? as f32;
+    let eps = positive_or(config.get("hc_eps"), 1e-6)? as f32;
     Ok(Streams { count, writing: StreamWriting::Apart { magnitude }, eps })
 }

@@ -1,12 +1,14 @@
 //! Inkling: attention biases by distance instead of rotary embeddings, convolutions after keys,
 //! values and branches, and a router that also scores the shared experts.
 
-use sws_format::{PieceKind, Value};
+use sws_format::PieceKind;
 use sws_kernels::functional::MAX_TAPS;
 
 use super::common::{
     Common, FamilyDefaults, MAX_STATE, MAX_WIDTH, absent, chosen, switched_off, switched_on, width,
 };
+use super::entries::{count_or, positive_or, size_or};
+use super::per_layer::{all_but_every, all_but_first, by_words, each_layer};
 use super::ranked::only;
 use super::{Ends, Family, TensorRule, matrix, small, stacked};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
@@ -149,10 +151,10 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let ffn = [Ffn::Dense(mlp(dense)), experts(config, expert)?];
     common.decoder.residual.scaled_mlp = true;
     common.decoder.residual.conv = Some(AddedConv::of(taps));
-    let mup = config.any(&DIVISOR_OF_LOGITS);
-    common.decoder.logit_scale = 1.0 / mup.map_or(Ok(24.0), ConfigEntry::positive)? as f32;
+    let divisor = positive_or(config.any(&DIVISOR_OF_LOGITS), 24.0)?;
+    common.decoder.logit_scale = 1.0 / divisor as f32;
     let vocab = common.decoder.vocab;
-    let predicted = config.get("unpadded_vocab_size").map_or(Ok(vocab), |e| e.size(MAX_WIDTH))?;
+    let predicted = size_or(config.get("unpadded_vocab_size"), vocab, MAX_WIDTH)?;
     let mut spec = common.model(|l| {
         let attention = if local[l] { &windowed } else { &full };
         (attention.clone(), ffn[usize::from(routed[l])])
@@ -196,14 +198,15 @@ pub(super) fn check_distances(
     config: &FamilyConfig,
     layers: [&AttentionSpec; 2],
 ) -> Result<(), ConfigError> {
-    let size = |spec: &AttentionSpec| {
-        spec.heads.saturating_mul(spec.extras.distances.map_or(0, |it| it.extent))
-    };
     let lengths: [&[&'static str]; 2] = [&["rel_extent"], &WINDOW_OF_INKLING];
     let heads = ["num_attention_heads", "swa_num_attention_heads"];
     for ((spec, length), heads) in layers.into_iter().zip(lengths).zip(heads) {
-        if size(spec) > MAX_STATE {
-            let entry = config.any(length).or_else(|| config.get(heads));
+        let extent = match spec.extras.distances {
+            Some(distances) => distances.extent,
+            None => 0,
+        };
+        if spec.heads.saturating_mul(extent) > MAX_STATE {
+            let entry = config.any(length).or(config.get(heads));
             let entry = entry.ok_or(ConfigError::MissingKey(heads))?;
             return Err(entry.invalid("with which no model weighs distances"));
         }
@@ -229,7 +232,7 @@ pub(super) fn count(
     default: usize,
     limit: u64,
 ) -> Result<usize, ConfigError> {
-    config.any(keys).map_or(Ok(default), |entry| entry.size(limit))
+    size_or(config.any(keys), default, limit)
 }
 
 fn mlp(width: usize) -> MlpSpec {
@@ -237,8 +240,8 @@ fn mlp(width: usize) -> MlpSpec {
 }
 
 fn experts(config: &FamilyConfig, width: usize) -> Result<Ffn, ConfigError> {
-    let scale = config.get("route_scale").map_or(Ok(8.0), ConfigEntry::positive)? as f32;
-    let parts = config.get("n_shared_experts").map_or(Ok(2), |entry| entry.size(MAX_SHARED))?;
+    let scale = positive_or(config.get("route_scale"), 8.0)? as f32;
+    let parts = size_or(config.get("n_shared_experts"), 2, MAX_SHARED)?;
     let router = RankedRouter { scale, renormalise: Renormalise::None, ..RankedRouter::sigmoid() };
     Ok(Ffn::Moe(MoeSpec {
         shared: Some(SharedSpec::added(mlp(parts * width))),
@@ -249,8 +252,10 @@ fn experts(config: &FamilyConfig, width: usize) -> Result<Ffn, ConfigError> {
 
 /// The growth of queries in layers without a window.
 fn temperature(config: &FamilyConfig) -> Result<Option<Temperature>, ConfigError> {
-    let entry = config.get("log_scaling_n_floor");
-    entry.map_or(Ok(None), |entry| growth(config, entry.positive()?))
+    match config.get("log_scaling_n_floor") {
+        Some(entry) => growth(config, entry.positive()?),
+        None => Ok(None),
+    }
 }
 
 /// The growth of queries from this position on; `None` if they do not grow.
@@ -259,10 +264,10 @@ pub(super) fn growth(
     length: f64,
 ) -> Result<Option<Temperature>, ConfigError> {
     let entry = config.get("log_scaling_alpha");
-    if entry.as_ref().is_some_and(|entry| entry.value.as_f64() == Some(0.0)) {
+    if entry.is_some_and(|entry| entry.value.as_f64() == Some(0.0)) {
         return Ok(None);
     }
-    let scale = entry.map_or(Ok(0.1), ConfigEntry::positive)?;
+    let scale = positive_or(entry, 0.1)?;
     Ok(Some(Temperature { scale, length, first: 1, smooth: true }))
 }
 
@@ -278,15 +283,17 @@ fn local(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError>
         );
     }
     let Some(entry) = config.get("local_layer_ids") else {
-        return Ok((1..=layers).map(|l| l % 6 > 0).collect());
+        return Ok(all_but_every(6, layers));
     };
     let mut local = vec![false; layers];
     for number in entry.list()? {
-        let layer = number.as_u64().and_then(|l| usize::try_from(l).ok());
-        let layer = layer.filter(|&l| l < layers).ok_or_else(|| {
-            entry.invalid(format!("which must list numbers of layers below {layers}"))
-        })?;
-        local[layer] = true;
+        match number.as_u64() {
+            Some(layer) if layer < layers as u64 => local[layer as usize] = true,
+            _ => {
+                let reason = format!("which must list numbers of layers below {layers}");
+                return Err(entry.invalid(reason));
+            }
+        }
     }
     Ok(local)
 }
@@ -296,8 +303,8 @@ fn routed(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError
     if let Some(entry) = config.get("mlp_layer_types") {
         return kinds(config, entry, layers, ["dense", "sparse"], "dense, sparse");
     }
-    let dense = config.get("dense_mlp_idx").map_or(Ok(0), |entry| entry.count(MAX_COUNT))?;
-    Ok((0..layers as u64).map(|l| l >= dense).collect())
+    let dense = count_or(config.get("dense_mlp_idx"), 0)?;
+    Ok(all_but_first(dense, layers))
 }
 
 /// True for each layer of the second kind in a list of kinds.
@@ -308,15 +315,6 @@ pub(super) fn kinds(
     [first, second]: [&str; 2],
     supported: &'static str,
 ) -> Result<Vec<bool>, ConfigError> {
-    let types = entry.list()?;
-    if types.len() != layers {
-        let reason = format!("of {} entries for {layers} layers", types.len());
-        return Err(entry.invalid(reason));
-    }
-    let of = |kind: &Value| match kind.as_str() {
-        Some(kind) if kind == first => Ok(false),
-        Some(kind) if kind == second => Ok(true),
-        _ => Err(config.unsupported(entry, supported)),
-    };
-    types.iter().map(of).collect()
+    let kinds = [(first, false), (second, true)];
+    by_words(config, entry, each_layer(entry, layers)?, &kinds, supported)
 }

@@ -5,11 +5,13 @@ use sws_format::PieceKind;
 use sws_kernels::functional::Activation;
 
 use super::common::{Common, FamilyDefaults, MAX_WIDTH, chosen};
+use super::entries::positive_or;
 use super::inkling::{MAX_EXTENT, Windowed, check_distances, count, growth, kinds, taps, windowed};
 use super::kimi_k3::kept;
+use super::per_layer::all_but_every;
 use super::ranked::only;
 use super::{Ends, Family, TensorRule, matrix, numbered_from, small, stacked};
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
+use crate::config::{ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::spec::{
     AddedConv, AttentionExtras, AttentionGate, AttentionSpec, DistanceSpec, Ffn, GateUp,
@@ -115,16 +117,17 @@ pub(super) fn sized(
             let supported = "hybrid, hybrid_sliding";
             kinds(config, entry, layers, ["hybrid", "hybrid_sliding"], supported)?
         }
-        None => (1..=layers).map(|l| !l.is_multiple_of(FULL_EVERY)).collect(),
+        None => all_but_every(FULL_EVERY, layers),
     };
     let conv = AddedConv { taps: taps(config)?, divided: true, of_tokens: false };
     let Windowed { window, heads, kv_heads, head_dim } = windowed(config, 1024, [sizes.heads, 8])?;
     let rank = count(config, &["d_rel"], 16, MAX_COUNT)?;
     let extent = count(config, &["rel_extent"], 1024, MAX_EXTENT)?;
+    let length = positive_or(config.get("log_scaling_n_floor"), sizes.growth)?;
     let full = AttentionSpec {
         qk_norm: QkNorm::Limited {
-            length: number(config, "qk_l2_clip_threshold", 22.627_416_997_969_522)? as f32,
-            of_distances: number(config, "rel_l2_clip_threshold", 8.0)? as f32,
+            length: positive_or(config.get("qk_l2_clip_threshold"), 22.627_416_997_969_522)? as f32,
+            of_distances: positive_or(config.get("rel_l2_clip_threshold"), 8.0)? as f32,
         },
         rope: None,
         gate: Some(AttentionGate::Own { per_head: false, activation: Activation::Sigmoid }),
@@ -132,7 +135,7 @@ pub(super) fn sized(
             inputs_apart: true,
             conv: Some(AddedConv { of_tokens: true, ..conv }),
             value_norm: true,
-            temperature: growth(config, number(config, "log_scaling_n_floor", sizes.growth)?)?,
+            temperature: growth(config, length)?,
             distances: Some(DistanceSpec { rank, extent }),
             token_sinks: true,
             ..common.attention.extras
@@ -160,7 +163,8 @@ pub(super) fn sized(
     let decoder = &mut common.decoder;
     decoder.kept = every.map(|every| KeptStates { every, normed: Some(KEPT_EPS) });
     decoder.residual.conv = Some(conv);
-    decoder.logit_cap = Some(number(config, "final_logit_softcapping", 30.0)? as f32);
+    let cap = positive_or(config.get("final_logit_softcapping"), 30.0)?;
+    decoder.logit_cap = Some(cap as f32);
     let vocab = decoder.vocab;
     let predicted = count(config, &["unpadded_vocab_size"], 200_058, MAX_WIDTH)?.min(vocab);
     let mut spec = common.model(|l| {
@@ -172,19 +176,14 @@ pub(super) fn sized(
     Ok(spec)
 }
 
-/// A number above zero, or its default.
-fn number(config: &FamilyConfig, key: &'static str, default: f64) -> Result<f64, ConfigError> {
-    config.get(key).map_or(Ok(default), ConfigEntry::positive)
-}
-
 fn experts(config: &FamilyConfig) -> Result<Ffn, ConfigError> {
     let width = config.any(&WIDTH_OF_INKLING2);
     let width = width.ok_or(ConfigError::MissingKey(WIDTH_OF_INKLING2[0]))?.size(MAX_WIDTH)?;
-    let gate = number(config, "mlp_gate_softcap", 4.0)? as f32;
-    let up = number(config, "mlp_up_softcap", 25.0)? as f32;
+    let gate = positive_or(config.get("mlp_gate_softcap"), 4.0)? as f32;
+    let up = positive_or(config.get("mlp_up_softcap"), 25.0)? as f32;
     let activation = Activation::Situ { gate, up };
     let expert = MlpSpec { activation, gate_up: GateUp::Interleaved, ..MlpSpec::silu(width) };
-    let scale = config.any(&FACTOR_OF_INKLING2).map_or(Ok(8.0), ConfigEntry::positive)? as f32;
+    let scale = positive_or(config.any(&FACTOR_OF_INKLING2), 8.0)? as f32;
     let renormalise = Renormalise::Sum { plus: 1e-20 };
     let router = Router::Ranked(RankedRouter { scale, renormalise, ..RankedRouter::sigmoid() });
     Ok(Ffn::Moe(MoeSpec::of(chosen(config)?, expert, router)))

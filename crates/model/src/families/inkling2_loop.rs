@@ -3,6 +3,7 @@
 
 use sws_format::PieceKind;
 
+use super::entries::{entry_in, size_or};
 use super::inkling2::{self, ClassDefaults, sized};
 use super::{Ends, Family, TensorRule, matrix, small};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT, MAX_LAYERS, within};
@@ -47,17 +48,19 @@ const MAX_ROUNDS: u64 = 64;
 fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let mut spec = sized(config, &ClassDefaults { heads: 24, growth: 8192.0 })?;
     let layers = spec.layers.len();
-    let every = spec.kept.map_or(1, |kept| kept.every);
-    let [of_first, of_end, of_rounds, of_rank] = [0, 1, 2, 3].map(|place| entry(config, place));
-    let (of_first, of_end, of_rounds) = (of_first?, of_end?, of_rounds?);
-    let number = |entry: Option<ConfigEntry<'_>>, default, limit| {
-        entry.map_or(Ok(default), |entry| entry.size(limit))
+    let every = match spec.kept {
+        Some(kept) => kept.every,
+        None => 1,
     };
+    let of_first = entry(config, 0)?;
+    let of_end = entry(config, 1)?;
+    let of_rounds = entry(config, 2)?;
+    let of_rank = entry(config, 3);
     let looped = LoopSpec {
-        first: number(of_first, 6, MAX_COUNT)?,
-        end: number(of_end, 18, MAX_COUNT)?,
-        rounds: number(of_rounds, 3, MAX_ROUNDS)?,
-        rank: number(of_rank?, 64, MAX_COUNT)?,
+        first: size_or(of_first, 6, MAX_COUNT)?,
+        end: size_or(of_end, 18, MAX_COUNT)?,
+        rounds: size_or(of_rounds, 3, MAX_ROUNDS)?,
+        rank: size_or(of_rank?, 64, MAX_COUNT)?,
     };
     let [[_, first], [_, end], ..] = LOOP_OF_INKLING2;
     if !looped.end.is_multiple_of(every) || looped.end > layers {
@@ -83,17 +86,19 @@ fn entry<'a>(
     place: usize,
 ) -> Result<Option<ConfigEntry<'a>>, ConfigError> {
     let [within_object, beside] = LOOP_OF_INKLING2[place];
-    let key = within_object.split_once('.').map_or(within_object, |(_, key)| key);
+    let key = match within_object.split_once('.') {
+        Some((_, key)) => key,
+        None => within_object,
+    };
     // What the language model says itself comes before what is said around it.
     for level in config.levels() {
-        let get = |key| level.get(key).filter(|value| !value.is_null());
-        if let Some(value) = get("loop_config")
-            && let Some(entry) = within(ConfigEntry { key: "loop_config", value }, key)?
+        if let Some(object) = entry_in(Some(level), "loop_config")
+            && let Some(entry) = within(object, key)?
         {
             return Ok(Some(entry));
         }
-        if let Some(value) = get(beside) {
-            return Ok(Some(ConfigEntry { key: beside, value }));
+        if let Some(entry) = entry_in(Some(level), beside) {
+            return Ok(Some(entry));
         }
     }
     Ok(None)

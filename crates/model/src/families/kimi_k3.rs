@@ -7,14 +7,14 @@ use sws_kernels::functional::{Activation, MAX_STATES};
 
 use super::bailing::bound_of;
 use super::common::{DecoderParts, MAX_WIDTH, switched_off, switched_on};
+use super::entries::{optional_positive, optional_size, positive_or};
 use super::kimi_linear::{DEFAULTS, SIZES, delta, full, latent, linear};
 use super::ranked::{RANKED, RankedKeys, RankedLayers, only, sigmoid};
 use super::{TensorRule, matrix, small};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::spec::{
-    DeltaInputs, DeltaSpec, Ffn, KeptStates, LatentGates, LatentNorm, LatentSpec, Mixer, MlpSpec,
-    ModelSpec,
+    DeltaInputs, DeltaSpec, Ffn, KeptStates, LatentGates, LatentNorm, LatentSpec, Mixer, ModelSpec,
 };
 
 pub(super) const LAYER: &[TensorRule] = &[
@@ -66,10 +66,16 @@ pub(super) fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let eps = decoder.norm.eps();
     decoder.kept = kept(config, "attn_res_block_size", (None, count))?.map(every);
     let full = full(config, count)?;
-    let latent = full.contains(&true).then(|| gated(config, decoder.heads, eps)).transpose()?;
-    let delta = full.contains(&false).then(|| bounded(config, eps)).transpose()?;
+    let latent = match full.contains(&true) {
+        true => Some(gated(config, decoder.heads, eps)?),
+        false => None,
+    };
+    let delta = match full.contains(&false) {
+        true => Some(bounded(config, eps)?),
+        false => None,
+    };
     let layers = RankedLayers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, count)?;
-    let activation = activation(config)?;
+    let layers = layers.activated(activation(config)?);
     let width = latent_of_experts(config, decoder.hidden)?;
     let norm = config.flag("latent_moe_use_norm", false)?;
     decoder.model(Vec::new(), |l| {
@@ -77,20 +83,13 @@ pub(super) fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
             true => latent.map(Mixer::Latent),
             false => delta.map(Mixer::Delta),
         };
-        let with = |mlp: MlpSpec| MlpSpec { activation, ..mlp };
-        let ffn = match layers.ffn(l) {
-            Ffn::Dense(mlp) => Ffn::Dense(with(mlp)),
-            Ffn::Moe(mut moe) => {
-                moe.expert = with(moe.expert);
-                moe.shared.iter_mut().for_each(|shared| shared.mlp = with(shared.mlp));
-                moe.latent = width;
-                if norm && width.is_some() {
-                    moe.latent_norm = LatentNorm::OfSum;
-                }
-                Ffn::Moe(moe)
+        let mut ffn = layers.ffn(l);
+        if let Ffn::Moe(moe) = &mut ffn {
+            moe.latent = width;
+            if norm && width.is_some() {
+                moe.latent_norm = LatentNorm::OfSum;
             }
-            Ffn::None => Ffn::None,
-        };
+        }
         (mixer.expect("every layer is of one kind or the other"), ffn)
     })
 }
@@ -106,11 +105,14 @@ pub(super) fn kept(
     (default, layers): (Option<usize>, usize),
 ) -> Result<Option<usize>, ConfigError> {
     let given = config.get(key);
-    let Some(every) = given.map(|entry| entry.size(MAX_COUNT)).transpose()?.or(default) else {
+    let Some(every) = optional_size(given, MAX_COUNT)?.or(default) else {
         return Ok(None);
     };
     if layers.div_ceil(every) >= MAX_STATES {
-        let entry = given.map_or_else(|| config.need("num_hidden_layers"), Ok)?;
+        let entry = match given {
+            Some(entry) => entry,
+            None => config.need("num_hidden_layers")?,
+        };
         return Err(config.unsupported(entry, "such that fewer than 64 states are kept"));
     }
     Ok(Some(every))
@@ -128,7 +130,10 @@ fn gated(config: &FamilyConfig, heads: usize, eps: f32) -> Result<LatentSpec, Co
 fn bounded(config: &FamilyConfig, eps: f32) -> Result<DeltaSpec, ConfigError> {
     let spec = delta(config, 32, eps)?;
     let full_rank = linear(config, "use_full_rank_gate", "use_full_rank_gate")?;
-    let gate_latent = !full_rank.map_or(Ok(false), |entry| entry.flag())?;
+    let gate_latent = match full_rank {
+        Some(entry) => !entry.flag()?,
+        None => true,
+    };
     let bound = linear(config, "gate_lower_bound", "gate_lower_bound")?;
     Ok(DeltaSpec {
         inputs: DeltaInputs::PerElement { rank: spec.key_dim, gate_latent },
@@ -140,12 +145,12 @@ fn bounded(config: &FamilyConfig, eps: f32) -> Result<DeltaSpec, ConfigError> {
 }
 
 fn activation(config: &FamilyConfig) -> Result<Activation, ConfigError> {
-    let cap = |key| config.get(key).map(ConfigEntry::positive).transpose();
     match config.get("hidden_act").map(ConfigEntry::word).transpose()? {
-        Some("situ") => Ok(Activation::Situ {
-            gate: cap("activation_situ_beta")?.unwrap_or(1.0) as f32,
-            up: cap("activation_situ_linear_beta")?.map_or(f32::INFINITY, |cap| cap as f32),
-        }),
+        Some("situ") => {
+            let gate = positive_or(config.get("activation_situ_beta"), 1.0)? as f32;
+            let up = optional_positive(config.get("activation_situ_linear_beta"))?;
+            Ok(Activation::Situ { gate, up: up.unwrap_or(f32::INFINITY) })
+        }
         _ => Ok(Activation::Silu),
     }
 }

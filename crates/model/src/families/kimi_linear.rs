@@ -7,6 +7,7 @@ use sws_kernels::functional::{Activation, MAX_TAPS};
 use super::common::{
     DecoderParts, FamilyDefaults, MAX_STATE, MAX_WIDTH, full_layers, switched_off, switched_on,
 };
+use super::entries::{entry_in, size_or};
 use super::ranked::{RANKED, RankedKeys, RankedLayers, only, sigmoid};
 use super::{TensorRule, matrix, small};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT, SPLIT_LATENTS};
@@ -72,8 +73,14 @@ pub(super) fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         return Err(config.unsupported(entry, "as many as `num_attention_heads`"));
     }
     let full = full(config, decoder.layers)?;
-    let latent = full.contains(&true).then(|| latent(config, decoder.heads, &SIZES)).transpose()?;
-    let delta = full.contains(&false).then(|| delta(config, 32, decoder.norm.eps())).transpose()?;
+    let latent = match full.contains(&true) {
+        true => Some(latent(config, decoder.heads, &SIZES)?),
+        false => None,
+    };
+    let delta = match full.contains(&false) {
+        true => Some(delta(config, 32, decoder.norm.eps())?),
+        false => None,
+    };
     let layers = RankedLayers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, decoder.layers)?;
     decoder.model(Vec::new(), |l| {
         let mixer = match full[l] {
@@ -91,44 +98,47 @@ pub(super) fn linear<'a>(
     beside: &'static str,
 ) -> Result<Option<ConfigEntry<'a>>, ConfigError> {
     let given = config.get("linear_attn_config").map(ConfigEntry::object).transpose()?;
-    let value = given.and_then(|given| given.get(key)).filter(|value| !value.is_null());
-    Ok(value.map(|value| ConfigEntry { key, value }).or(config.get(beside)))
+    Ok(entry_in(given, key).or(config.get(beside)))
 }
 
 /// True for the layers with latent attention.
 pub(super) fn full(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> {
-    let lists = ["full_attn_layers", "kda_layers"].map(|key| linear(config, key, key));
-    let [full, delta] = lists;
-    let full = full?;
-    let delta = delta?;
+    let full = linear(config, "full_attn_layers", "full_attn_layers")?;
+    let delta = linear(config, "kda_layers", "kda_layers")?;
     if let (Some(_), None) | (None, Some(_)) = (full, delta) {
         let missing = if full.is_none() { "full_attn_layers" } else { "kda_layers" };
         return Err(ConfigError::MissingKey(missing));
     }
     let (Some(full), Some(delta)) = (full, delta) else {
-        let full = full_layers(config, layers, "linear_attention", &|entry| {
-            config.unsupported(entry, "full_attention and linear_attention")
-        })?;
-        let default = || (0..layers).map(|l| l > 0 && l.is_multiple_of(4)).collect();
-        // Without a list of its layers, the object has no effect.
-        if full.is_none() && config.get("linear_attn_config").is_some() {
-            return Err(ConfigError::MissingKey("full_attn_layers"));
-        }
-        return Ok(full.unwrap_or_else(default));
+        let supported = "full_attention and linear_attention";
+        return match full_layers(config, layers, "linear_attention", supported)? {
+            Some(full) => Ok(full),
+            // Without a list of its layers, the object has no effect.
+            None if config.get("linear_attn_config").is_some() => {
+                Err(ConfigError::MissingKey("full_attn_layers"))
+            }
+            None => Ok((0..layers).map(|l| l > 0 && l.is_multiple_of(4)).collect()),
+        };
     };
     let mut kinds = vec![None; layers];
     for (entry, is_full) in [(full, true), (delta, false)] {
         for layer in entry.list()? {
             // Layer numbers begin with 1.
-            let place = layer.as_u64().and_then(|number| number.checked_sub(1));
-            match kinds.get_mut(place.map_or(usize::MAX, |place| place as usize)) {
+            let kind = match layer.as_u64() {
+                Some(number @ 1..) => kinds.get_mut(number as usize - 1),
+                _ => None,
+            };
+            match kind {
                 Some(kind) if kind.is_none() => *kind = Some(is_full),
                 _ => return Err(entry.invalid("with a layer twice, or one that does not exist")),
             }
         }
     }
     let kinds: Option<Vec<bool>> = kinds.into_iter().collect();
-    kinds.ok_or_else(|| full.invalid("and some layers are of neither kind"))
+    match kinds {
+        Some(kinds) => Ok(kinds),
+        None => Err(full.invalid("and some layers are of neither kind")),
+    }
 }
 
 /// Defaults for the sizes of latent attention.
@@ -148,16 +158,15 @@ pub(super) fn latent(
     heads: usize,
     defaults: &LatentSizes,
 ) -> Result<LatentSpec, ConfigError> {
-    let size = |key, default| config.get(key).map_or(Ok(default), |e| e.size(MAX_HEAD_DIM));
-    let plain = size("qk_nope_head_dim", defaults.plain)?;
-    let rotated = size("qk_rope_head_dim", defaults.rotated)?;
+    let plain = size_or(config.get("qk_nope_head_dim"), defaults.plain, MAX_HEAD_DIM)?;
+    let rotated = size_or(config.get("qk_rope_head_dim"), defaults.rotated, MAX_HEAD_DIM)?;
     let query_rank = match config.get("q_lora_rank") {
         Some(entry) => Some(entry.size(MAX_WIDTH)?),
         None => defaults.query_rank,
     };
-    let rank = config.get("kv_lora_rank").map_or(Ok(512), |entry| entry.size(MAX_WIDTH))?;
+    let rank = size_or(config.get("kv_lora_rank"), 512, MAX_WIDTH)?;
     let scale = (1.0 / ((plain + rotated) as f64).sqrt()) as f32;
-    let value_dim = size("v_head_dim", defaults.value_dim)?;
+    let value_dim = size_or(config.get("v_head_dim"), defaults.value_dim, MAX_HEAD_DIM)?;
     let spec = LatentSpec {
         heads,
         query_rank,
@@ -193,13 +202,11 @@ pub(super) fn delta(
     heads: usize,
     eps: f32,
 ) -> Result<DeltaSpec, ConfigError> {
-    let size = |key, beside, default, limit| {
-        linear(config, key, beside)?.map_or(Ok(default), |entry| entry.size(limit))
-    };
-    let heads = size("num_heads", "linear_num_heads", heads, MAX_COUNT)?;
-    let dim = size("head_dim", "linear_head_dim", 128, MAX_HEAD_DIM)?;
-    let taps = size("short_conv_kernel_size", "linear_conv_kernel_dim", 4, MAX_COUNT)?;
-    if let Some(entry) = linear(config, "short_conv_kernel_size", "linear_conv_kernel_dim")?
+    let heads = size_or(linear(config, "num_heads", "linear_num_heads")?, heads, MAX_COUNT)?;
+    let dim = size_or(linear(config, "head_dim", "linear_head_dim")?, 128, MAX_HEAD_DIM)?;
+    let entry = linear(config, "short_conv_kernel_size", "linear_conv_kernel_dim")?;
+    let taps = size_or(entry, 4, MAX_COUNT)?;
+    if let Some(entry) = entry
         && taps > MAX_TAPS
     {
         return Err(config.unsupported(entry, "up to 8"));

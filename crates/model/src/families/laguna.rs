@@ -5,13 +5,14 @@ use sws_format::PieceKind;
 use sws_kernels::functional::Activation;
 
 use super::common::{
-    Common, FamilyDefaults, absent, chosen, dense, shared_width, switched_off, width, window,
-    windows, without_ropes_of_kinds,
+    Common, FamilyDefaults, absent, chosen, shared_width, switched_off, width, window, windows,
+    without_ropes_of_kinds,
 };
-use super::per_layer::heads_of_layers;
+use super::entries::positive_or;
+use super::per_layer::{has_any, heads_of_layers};
 use super::ranked::{RankedLayers, routed};
 use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, glm, qwen_moe, small};
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig};
+use crate::config::{ConfigError, FamilyConfig};
 use crate::role::Role;
 use crate::spec::{
     AttentionGate, AttentionSpec, Ffn, MlpSpec, ModelSpec, MoeSpec, QkNorm, RankedRouter, Router,
@@ -59,13 +60,13 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     absent(config, "rope_scaling")?;
     without_ropes_of_kinds(config, &["rope_theta", "partial_rotary_factor"])?;
     let mut common = Common::unrotated(config, &DEFAULTS)?;
-    let windows = windows(config, common.layers, window(config, Some(512))?, |_| false)?;
+    let windows = windows(config, window(config, Some(512))?, &vec![false; common.layers])?;
     // If rotary entries are given without a share, the whole head is rotated.
     let share = if config.get("rope_parameters").is_some() { 1.0 } else { 0.5 };
     let mut ropes = [None; 2];
     let kinds = [("full_attention", DEFAULTS.theta, share), ("sliding_attention", 10_000.0, 1.0)];
     for (windowed, (kind, theta, share)) in kinds.into_iter().enumerate() {
-        if windows.iter().any(|window| window.is_some() == (windowed == 1)) {
+        if has_any(&windows, windowed == 1) {
             ropes[windowed] = Some(common.add_rope(kind, theta, Some(share))?);
         }
     }
@@ -78,11 +79,8 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         gate: Some(AttentionGate::Own { per_head, activation: Activation::Softplus }),
         ..common.attention.clone()
     };
-    let layers = RankedLayers::of(
-        routed(config, ("first_k_dense_replace", 1), common.layers)?,
-        || dense(config, "intermediate_size", false),
-        || experts(config),
-    )?;
+    let routed = routed(config, ("first_k_dense_replace", 1), common.layers)?;
+    let layers = RankedLayers::of(config, routed, "intermediate_size", experts)?;
     common.model(|l| {
         let window = windows[l];
         let rope = ropes[usize::from(windows[l].is_some())];
@@ -92,7 +90,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
 }
 
 fn experts(config: &FamilyConfig) -> Result<Ffn, ConfigError> {
-    let scale = config.get("moe_routed_scaling_factor").map_or(Ok(1.0), ConfigEntry::positive)?;
+    let scale = positive_or(config.get("moe_routed_scaling_factor"), 1.0)?;
     let shared = shared_width(config, "shared_expert_intermediate_size", 512)?;
     let expert = MlpSpec::silu(width(config, "moe_intermediate_size")?);
     let router = Router::Ranked(RankedRouter { scale: scale as f32, ..RankedRouter::sigmoid() });

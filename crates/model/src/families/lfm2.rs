@@ -5,6 +5,7 @@ use sws_format::PieceKind;
 use sws_kernels::functional::MAX_TAPS;
 
 use super::common::{Common, FamilyDefaults, MAX_WIDTH, chosen, dense, full_layers, width};
+use super::entries::{count_or, epsilon_or, positive_or, size_or};
 use super::{Ends, Family, TensorRule, expert, matrix, small};
 use crate::config::{ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
@@ -66,14 +67,17 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     common.decoder.norm = norm(config)?;
     let attention = AttentionSpec { qk_norm: QkNorm::PerHead, ..common.attention.clone() };
     let conv = conv(config, 3)?;
-    let full = full_layers(config, common.layers, "conv", &|entry| {
-        config.unsupported(entry, "full_attention and conv")
-    })?;
+    let full = full_layers(config, common.layers, "conv", "full_attention and conv")?;
     let full = full.ok_or(ConfigError::MissingKey("layer_types"))?;
-    let first = config.get("num_dense_layers").map_or(Ok(2), |entry| entry.count(MAX_COUNT))?;
-    let count = common.layers as u64;
-    let mlp = (first > 0).then(|| dense(config, "intermediate_size", false)).transpose()?;
-    let experts = (first < count).then(|| experts(config)).transpose()?;
+    let first = count_or(config.get("num_dense_layers"), 2)?;
+    let mlp = match first > 0 {
+        true => Some(dense(config, "intermediate_size", false)?),
+        false => None,
+    };
+    let experts = match first < common.layers as u64 {
+        true => Some(experts(config)?),
+        false => None,
+    };
     common.model(|l| {
         let mixer = match full[l] {
             true => Mixer::Attention(attention.clone()),
@@ -86,15 +90,17 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
 
 /// The norm of all layers.
 pub(super) fn norm(config: &FamilyConfig) -> Result<Norm, ConfigError> {
-    let eps = config.get("norm_eps").map_or(Ok(1e-5), |entry| entry.epsilon())?;
+    let eps = epsilon_or(config.get("norm_eps"), 1e-5)?;
     Ok(Norm::Rms { eps: eps as f32, one_plus: false })
 }
 
 /// The convolutions, by default of this many tokens.
 pub(super) fn conv(config: &FamilyConfig, taps: usize) -> Result<ConvSpec, ConfigError> {
     let entry = config.get("conv_L_cache");
-    let taps = entry.map_or(Ok(taps), |entry| entry.size(MAX_COUNT))?;
-    if let Some(entry) = entry.filter(|_| taps > MAX_TAPS) {
+    let taps = size_or(entry, taps, MAX_COUNT)?;
+    if let Some(entry) = entry
+        && taps > MAX_TAPS
+    {
         return Err(config.unsupported(entry, "up to 8"));
     }
     let channels = config.size("hidden_size", MAX_WIDTH)?;
@@ -103,7 +109,7 @@ pub(super) fn conv(config: &FamilyConfig, taps: usize) -> Result<ConvSpec, Confi
 
 /// Experts ranked by the sigmoids of their logits plus a correction.
 fn experts(config: &FamilyConfig) -> Result<Ffn, ConfigError> {
-    let scale = config.get("routed_scaling_factor").map_or(Ok(1.0), |entry| entry.positive())?;
+    let scale = positive_or(config.get("routed_scaling_factor"), 1.0)?;
     let renormalise = match config.flag("norm_topk_prob", true)? {
         true => Renormalise::Sum { plus: 1e-6 },
         false => Renormalise::None,

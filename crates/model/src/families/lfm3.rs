@@ -1,12 +1,13 @@
 //! LFM3: gated short convolutions, attention to all positions and attention in windows, with gates
 //! for heads, norms after branches, and MLPs in all layers.
 
-use sws_format::{PieceKind, Value};
+use sws_format::PieceKind;
 use sws_kernels::functional::Activation;
 
 use super::common::{Common, FamilyDefaults, absent, dense, window, without_ropes_of_kinds};
 use super::gemma4::full_rope;
 use super::lfm2::{self, OPERATORS};
+use super::per_layer::{by_words, each_layer};
 use super::{ATTENTION, Family, TensorRule, matrix, small};
 use crate::config::{ConfigError, FamilyConfig};
 use crate::role::Role;
@@ -66,8 +67,8 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     };
     let mut mixers = [Mixer::Conv(lfm2::conv(config, 7)?), Mixer::None, Mixer::None];
     if kinds.contains(&Operator::Full) {
-        let (dim, context) = (attention.head_dim, common.decoder.context);
-        common.ropes.push(full_rope(config, dim, context, ROTATED)?);
+        let context = common.decoder.context;
+        common.ropes.push(full_rope(config, attention.head_dim, context, ROTATED)?);
         let rope = Some(common.ropes.len() - 1);
         mixers[Operator::Full as usize] = AttentionSpec { rope, ..attention.clone() }.into();
     }
@@ -91,22 +92,21 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
 /// the first in a window, except for the very first.
 fn kinds(config: &FamilyConfig, layers: usize) -> Result<Vec<Operator>, ConfigError> {
     let Some(entry) = config.get("layer_types") else {
-        let of = |l: usize| match l % 4 {
-            2 => Operator::Full,
-            0 if l > 0 => Operator::Windowed,
-            _ => Operator::Conv,
-        };
-        return Ok((0..layers).map(of).collect());
+        let mut kinds = Vec::with_capacity(layers);
+        for l in 0..layers {
+            kinds.push(match l % 4 {
+                2 => Operator::Full,
+                0 if l > 0 => Operator::Windowed,
+                _ => Operator::Conv,
+            });
+        }
+        return Ok(kinds);
     };
-    let types = entry.list()?;
-    if types.len() != layers {
-        return Err(entry.invalid(format!("of {} entries for {layers} layers", types.len())));
-    }
-    let of = |kind: &Value| match kind.as_str() {
-        Some("conv") => Ok(Operator::Conv),
-        Some("full_attention") => Ok(Operator::Full),
-        Some("sliding_attention") => Ok(Operator::Windowed),
-        _ => Err(config.unsupported(entry, "conv, full_attention and sliding_attention")),
-    };
-    types.iter().map(of).collect()
+    let kinds = [
+        ("conv", Operator::Conv),
+        ("full_attention", Operator::Full),
+        ("sliding_attention", Operator::Windowed),
+    ];
+    let supported = "conv, full_attention and sliding_attention";
+    by_words(config, entry, each_layer(entry, layers)?, &kinds, supported)
 }

@@ -5,7 +5,7 @@ use sws_format::PieceKind;
 
 use super::bailing::{CORRECTION, WORDS};
 use super::common::{
-    Common, FamilyDefaults, dense, rotated_share, same_window, switched_off, switched_on,
+    Common, FamilyDefaults, rotated_share, same_window, switched_off, switched_on,
 };
 use super::ranked::{RANKED, RankedKeys, RankedLayers, moe, only, routed, sigmoid};
 use super::{EXPERTS, Family, MLP, NORMS, TensorRule, glm, matrix, small};
@@ -82,10 +82,8 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         true => Router::Softmax { renormalise: config.flag("norm_topk_prob", true)? },
         false => Router::Ranked(sigmoid(config, &KEYS)?),
     };
-    let layers = RankedLayers::of(
-        routed(config, KEYS.dense, common.layers)?,
-        || dense(config, "intermediate_size", false),
-        || moe(config, &KEYS, router),
-    )?;
+    let routed = routed(config, KEYS.dense, common.layers)?;
+    let layers =
+        RankedLayers::of(config, routed, "intermediate_size", |config| moe(config, &KEYS, router))?;
     common.model(|l| (attention.clone(), layers.ffn(l)))
 }

@@ -1,11 +1,12 @@
 //! Llama 4: attention within chunks, layers without rotary embeddings in which queries grow with
 //! the position, and experts whose inputs are weighted.
 
-use sws_format::{PieceKind, Value};
+use sws_format::PieceKind;
 use sws_kernels::functional::RopePairs;
 
-use super::common::{Common, FamilyDefaults, MAX_WIDTH, chosen, dense, full_layers, width};
-use super::per_layer::flags_of_layers;
+use super::common::{Common, FamilyDefaults, MAX_WIDTH, chosen, full_layers, width};
+use super::entries::{optional_size, positive_or, size_or};
+use super::per_layer::{all_but_every, among, every_nth, flags_of_layers, numbers_of_layers};
 use super::ranked::RankedLayers;
 use super::{ATTENTION, ENDS, Family, NORMS, TensorRule, expert, matrix, small, stacked};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
@@ -51,24 +52,21 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let mut common = Common::read(config, &DEFAULTS)?;
     common.ropes[0].pairs = RopePairs::Interleaved;
     let layers = common.layers;
-    let rotated = match config.get("no_rope_layers").filter(|entry| !is_empty(*entry)) {
-        Some(entry) => flags_of_layers(entry, layers)?,
-        None => {
-            let interval = config.get("no_rope_layer_interval");
-            let interval = interval.map_or(Ok(4), |entry| entry.size(MAX_COUNT))?;
-            (0..layers).map(|l| !(l + 1).is_multiple_of(interval)).collect()
+    let rotated = match config.get("no_rope_layers") {
+        Some(entry) if !is_empty(entry) => flags_of_layers(entry, layers)?,
+        _ => {
+            let interval = size_or(config.get("no_rope_layer_interval"), 4, MAX_COUNT)?;
+            all_but_every(interval, layers)
         }
     };
-    let full = full_layers(config, layers, "chunked_attention", &|entry| {
-        config.unsupported(entry, "full_attention and chunked_attention")
-    })?;
-    let full = full.unwrap_or_else(|| rotated.iter().map(|rotated| !rotated).collect());
+    let supported = "full_attention and chunked_attention";
+    let full = match full_layers(config, layers, "chunked_attention", supported)? {
+        Some(full) => full,
+        None => rotated.iter().map(|rotated| !rotated).collect(),
+    };
     let chunk = match config.raw("attention_chunk_size") {
         None => Some(8192),
-        Some(_) => {
-            let entry = config.get("attention_chunk_size");
-            entry.map(|entry| entry.size(MAX_WIDTH)).transpose()?
-        }
+        Some(_) => optional_size(config.get("attention_chunk_size"), MAX_WIDTH)?,
     };
     let qk_norm = match config.flag("use_qk_norm", true)? {
         true => QkNorm::Unweighted,
@@ -77,14 +75,11 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let temperature = temperature(config)?;
     let bias = config.flag("attention_bias", false)?;
     let attention = AttentionSpec { qkv_bias: bias, output_bias: bias, ..common.attention.clone() };
-    let ffn = RankedLayers::of(
-        routed(config, layers)?,
-        || dense(config, "intermediate_size_mlp", false),
-        || experts(config),
-    )?;
+    let routed = routed(config, layers)?;
+    let ffn = RankedLayers::of(config, routed, "intermediate_size_mlp", experts)?;
     common.model(|l| {
-        let window = chunk.filter(|_| !full[l]);
-        let temperature = temperature.filter(|_| !rotated[l]);
+        let window = if full[l] { None } else { chunk };
+        let temperature = if rotated[l] { None } else { temperature };
         let extras = AttentionExtras { aligned: true, temperature, ..attention.extras };
         let attention = AttentionSpec { window, extras, ..attention.clone() };
         let attention = match rotated[l] {
@@ -96,7 +91,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
 }
 
 fn is_empty(entry: ConfigEntry<'_>) -> bool {
-    entry.value.as_list().is_some_and(|list| list.is_empty())
+    matches!(entry.value.as_list(), Some([]))
 }
 
 /// The growth of queries in layers without a rotary embedding. In some files the switch is a
@@ -109,22 +104,18 @@ fn temperature(config: &FamilyConfig) -> Result<Option<Temperature>, ConfigError
             None => entry.flag()?,
         },
     };
-    let number = |key, default| config.get(key).map_or(Ok(default), ConfigEntry::positive);
-    let scale = number("attn_scale", 0.1)?;
-    let length = number("floor_scale", 8192.0)?;
+    let scale = positive_or(config.get("attn_scale"), 0.1)?;
+    let length = positive_or(config.get("floor_scale"), 8192.0)?;
     Ok(on.then_some(Temperature { scale, length, first: 1, smooth: false }))
 }
 
 /// True for each layer that has experts.
 fn routed(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let Some(entry) = config.get("moe_layers") else {
-        let step = config.get("interleave_moe_layer_step");
-        let step = step.map_or(Ok(1), |entry| entry.size(MAX_COUNT))?;
-        return Ok((0..layers).map(|l| (l + 1).is_multiple_of(step)).collect());
+        let step = size_or(config.get("interleave_moe_layer_step"), 1, MAX_COUNT)?;
+        return Ok(every_nth(step, layers));
     };
-    let given: Option<Vec<u64>> = entry.list()?.iter().map(Value::as_u64).collect();
-    let given = given.ok_or_else(|| entry.invalid("which must list numbers of layers"))?;
-    Ok((0..layers as u64).map(|l| given.contains(&l)).collect())
+    Ok(among(&numbers_of_layers(entry)?, layers))
 }
 
 fn experts(config: &FamilyConfig) -> Result<Ffn, ConfigError> {

@@ -7,6 +7,7 @@ use super::bailing::turned;
 use super::common::{
     DecoderParts, FamilyDefaults, MAX_WIDTH, chosen, same_window, switched_off, switched_on, width,
 };
+use super::dots3::longer;
 use super::kimi_linear::SIZES;
 use super::ranked::{RANKED, RankedKeys, only, scale};
 use super::{ENDS, EXPERTS, Family, TensorRule, matrix, small};
@@ -77,19 +78,14 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     same_window(config, decoder.layers, None)?;
     let (latent, rope) = turned(config, &decoder, DEFAULTS.theta, &SIZES)?;
     // Latents are shorter than the state, and are scaled as if they were as long.
-    let longer = |rank: usize| (decoder.hidden as f64 / rank as f64).sqrt();
     let query_rank = config.size("q_lora_rank", MAX_WIDTH)?;
     let latent = LatentSpec {
-        scale: (f64::from(latent.scale) * longer(query_rank)) as f32,
-        latent_scale: longer(latent.rank) as f32,
+        scale: (f64::from(latent.scale) * longer(decoder.hidden, query_rank)) as f32,
+        latent_scale: longer(decoder.hidden, latent.rank) as f32,
         ..latent
     };
-    let mlp = |keys: [&'static str; 2]| {
-        let entry = config.any(&keys).ok_or(ConfigError::MissingKey(keys[0]))?;
-        Ok(MlpSpec::silu(width(config, entry.key)?))
-    };
-    let dense = mlp(DENSE_OF_LONGCAT)?;
-    let expert = mlp(EXPERT_OF_LONGCAT)?;
+    let dense = mlp(config, DENSE_OF_LONGCAT)?;
+    let expert = mlp(config, EXPERT_OF_LONGCAT)?;
     let (experts, top_k, identities) = choices(config)?;
     let router = Router::Ranked(RankedRouter {
         scores: RouterScores::Softmax,
@@ -108,6 +104,12 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         let ffn = if l.is_multiple_of(2) { Ffn::Moe(moe) } else { Ffn::Dense(dense) };
         (Mixer::Latent(latent), ffn)
     })
+}
+
+/// An MLP whose width has one of two names.
+fn mlp(config: &FamilyConfig, keys: [&'static str; 2]) -> Result<MlpSpec, ConfigError> {
+    let entry = config.any(&keys).ok_or(ConfigError::MissingKey(keys[0]))?;
+    Ok(MlpSpec::silu(width(config, entry.key)?))
 }
 
 /// The number of experts, of experts per token, and of identity choices.

@@ -1,8 +1,7 @@
 //! Mellum 2: the experts of Qwen3, and a rotary embedding for each kind of layer.
 
-use super::common::{
-    Common, FamilyDefaults, absent, dense, moe, window, windows, without_ropes_of_kinds,
-};
+use super::common::{Common, FamilyDefaults, absent, moe, window, windows, without_ropes_of_kinds};
+use super::per_layer::has_any;
 use super::ranked::{RankedLayers, routed};
 use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, qwen_moe};
 use crate::config::{ConfigError, FamilyConfig};
@@ -29,11 +28,11 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     absent(config, "rope_scaling")?;
     without_ropes_of_kinds(config, &["rope_theta"])?;
     let mut common = Common::unrotated(config, &DEFAULTS)?;
-    let windows = windows(config, common.layers, window(config, Some(1024))?, |_| false)?;
+    let windows = windows(config, window(config, Some(1024))?, &vec![false; common.layers])?;
     let mut ropes = [None; 2];
     let kinds = [("full_attention", DEFAULTS.theta), ("sliding_attention", 10_000.0)];
     for (windowed, (kind, theta)) in kinds.into_iter().enumerate() {
-        if windows.iter().any(|window| window.is_some() == (windowed == 1)) {
+        if has_any(&windows, windowed == 1) {
             ropes[windowed] = Some(common.add_rope(kind, theta, None)?);
         }
     }
@@ -45,11 +44,10 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         ..common.attention.clone()
     };
     let renormalise = config.flag("norm_topk_prob", true)?;
-    let layers = RankedLayers::of(
-        routed(config, ("first_k_dense_replace", 0), common.layers)?,
-        || dense(config, "intermediate_size", false),
-        || moe(config, "moe_intermediate_size", renormalise, None),
-    )?;
+    let routed = routed(config, ("first_k_dense_replace", 0), common.layers)?;
+    let layers = RankedLayers::of(config, routed, "intermediate_size", |config| {
+        moe(config, "moe_intermediate_size", renormalise, None)
+    })?;
     common.model(|l| {
         let window = windows[l];
         let rope = ropes[usize::from(windows[l].is_some())];

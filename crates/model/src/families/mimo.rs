@@ -4,12 +4,13 @@
 use sws_format::PieceKind;
 
 use super::common::{
-    Common, FamilyDefaults, MAX_WIDTH, absent, dense, switched_off, switched_on, window, windows,
+    Common, FamilyDefaults, MAX_WIDTH, absent, switched_off, switched_on, window, windows,
 };
-use super::per_layer::flags_of_layers;
+use super::entries::{optional_positive, positive_or, size_or};
+use super::per_layer::{all_but_every, flags_of_layers, windows_where};
 use super::ranked::{RANKED, RankedKeys, RankedLayers, moe, only, routed, sigmoid};
 use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, glm, small};
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
+use crate::config::{ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::{INFINITE, MAX_HEAD_DIM, Rope};
 use crate::spec::{AttentionExtras, AttentionSpec, ModelSpec, Norm, Router};
@@ -52,13 +53,10 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let windows = windows_of(config, common.layers)?;
     let ropes = ropes(config, &mut common)?;
 
-    let value_dim = config.get("v_head_dim").map_or(Ok(128), |entry| entry.size(MAX_HEAD_DIM))?;
+    let value_dim = size_or(config.get("v_head_dim"), 128, MAX_HEAD_DIM)?;
     let value_scale = match config.raw("attention_value_scale") {
         None => Some(0.707),
-        Some(_) => {
-            let scale = config.get("attention_value_scale").map(ConfigEntry::positive);
-            scale.transpose()?.map(|scale| scale as f32)
-        }
+        Some(_) => optional_positive(config.get("attention_value_scale"))?,
     };
     let full = AttentionSpec {
         value_dim,
@@ -83,23 +81,23 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         }
     }
     let entry = config.get("swa_num_key_value_heads");
-    let kv_heads = entry.map_or(Ok(2 * full.kv_heads), |entry| entry.size(MAX_COUNT))?;
+    let kv_heads = size_or(entry, 2 * full.kv_heads, MAX_COUNT)?;
     if !full.heads.is_multiple_of(kv_heads) {
-        let entry = entry.map_or_else(|| config.need("num_attention_heads"), Ok)?;
+        let entry = match entry {
+            Some(entry) => entry,
+            None => config.need("num_attention_heads")?,
+        };
         return Err(entry.invalid("which leaves windowed layers uneven groups of heads"));
     }
     let local = AttentionSpec { kv_heads, sinks: true, rope: Some(ropes[1]), ..full.clone() };
 
     let router = Router::Ranked(sigmoid(config, &KEYS)?);
-    let routed = match config.get("moe_layer_freq").filter(|entry| entry.list().is_ok()) {
-        Some(entry) => flags_of_layers(entry, common.layers)?,
-        None => routed(config, KEYS.dense, common.layers)?,
+    let routed = match config.get("moe_layer_freq") {
+        Some(entry) if entry.list().is_ok() => flags_of_layers(entry, common.layers)?,
+        _ => routed(config, KEYS.dense, common.layers)?,
     };
-    let layers = RankedLayers::of(
-        routed,
-        || dense(config, "intermediate_size", false),
-        || moe(config, &KEYS, router),
-    )?;
+    let layers =
+        RankedLayers::of(config, routed, "intermediate_size", |config| moe(config, &KEYS, router))?;
     common.model(|l| {
         let attention = if windows[l].is_some() { &local } else { &full };
         (AttentionSpec { window: windows[l], ..attention.clone() }, layers.ffn(l))
@@ -112,12 +110,15 @@ fn windows_of(config: &FamilyConfig, layers: usize) -> Result<Vec<Option<usize>>
         Some(entry) => Some(entry.size(1 << 32)? + 1),
         None => window(config, Some(129))?,
     };
-    match config.get("hybrid_layer_pattern").filter(|_| config.get("layer_types").is_none()) {
-        Some(entry) => {
-            let windowed = flags_of_layers(entry, layers)?;
-            Ok(windowed.into_iter().map(|windowed| size.filter(|_| windowed)).collect())
+    match config.get("hybrid_layer_pattern") {
+        Some(entry) if config.get("layer_types").is_none() => {
+            Ok(windows_where(size, &flags_of_layers(entry, layers)?))
         }
-        None => windows(config, layers, size, |l| l != 0 && !(l + 1).is_multiple_of(6)),
+        _ => {
+            let mut windowed = all_but_every(6, layers);
+            windowed[0] = false;
+            windows(config, size, &windowed)
+        }
     }
 }
 
@@ -135,15 +136,19 @@ fn ropes(config: &FamilyConfig, common: &mut Common<'_>) -> Result<[usize; 2], C
         ("swa_rope_theta", THETA),
         ("partial_rotary_factor", 0.334),
     ] {
-        if let Some(entry) = config.get(key).filter(|entry| entry.value.as_f64() != Some(value)) {
+        if let Some(entry) = config.get(key)
+            && entry.value.as_f64() != Some(value)
+        {
             return Err(config.unsupported(entry, "`rope_parameters` for each kind of layer"));
         }
     }
     let full = common.add_rope("full_attention", DEFAULTS.theta, DEFAULTS.rotated)?;
     let entry = config.get("swa_rope_theta");
-    let theta = entry.map_or(Ok(THETA), ConfigEntry::positive)?;
+    let theta = positive_or(entry, THETA)?;
     let local = Rope::plain(theta, common.ropes[full].dim);
-    if let Some(entry) = entry.filter(|_| !local.is_finite(common.decoder.context)) {
+    if let Some(entry) = entry
+        && !local.is_finite(common.decoder.context)
+    {
         return Err(entry.invalid(INFINITE));
     }
     common.ropes.push(local);

@@ -7,12 +7,13 @@ use sws_kernels::functional::Activation;
 use super::common::{
     Common, FamilyDefaults, MAX_WIDTH, chosen, full_layers, switched_off, switched_on, width,
 };
+use super::entries::{entry_in, positive_or, size_or};
 use super::kimi_linear::SHARED;
 use super::minimax::CORRECTION;
 use super::per_layer::flags_of_layers;
 use super::ranked::{RankedLayers, listed, only};
 use super::{ATTENTION, ENDS, Family, MLP, NORMS, TensorRule, matrix, mixtral, small};
-use crate::config::{ConfigEntry, ConfigError, ConfigMap, FamilyConfig, MAX_COUNT};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{
@@ -76,26 +77,28 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let attention = AttentionSpec { qk_norm: QkNorm::PerHead, ..common.attention.clone() };
     let rotated = 2 * common.ropes[0].inv_freq.len();
     let (selects, blocks) = blocks(config, common.layers, attention.heads, rotated)?;
-    let number = |key, default| config.get(key).map_or(Ok(default), ConfigEntry::positive);
-    let [alpha, limit] = [number("swiglu_alpha", 1.702)?, number("swiglu_limit", 7.0)?];
-    let activation = Activation::Clamped { alpha: alpha as f32, limit: limit as f32 };
-    let mlp = |key| Ok(MlpSpec { activation, ..MlpSpec::silu(width(config, key)?) });
-    let scale = number("routed_scaling_factor", 2.0)? as f32;
-    let layers = RankedLayers::of(
-        routed_of(config, common.layers)?,
-        || Ok(Ffn::Dense(mlp("dense_intermediate_size")?)),
-        || {
-            let router = Router::Ranked(RankedRouter { scale, ..RankedRouter::sigmoid() });
-            let shared = Some(SharedSpec::added(mlp("shared_intermediate_size")?));
-            let moe = MoeSpec::of(chosen(config)?, mlp("intermediate_size")?, router);
-            Ok(Ffn::Moe(MoeSpec { shared, ..moe }))
-        },
-    )?;
+    let alpha = positive_or(config.get("swiglu_alpha"), 1.702)? as f32;
+    let limit = positive_or(config.get("swiglu_limit"), 7.0)? as f32;
+    let scale = positive_or(config.get("routed_scaling_factor"), 2.0)? as f32;
+    let routed = routed_of(config, common.layers)?;
+    let layers = RankedLayers::of(config, routed, "dense_intermediate_size", |config| {
+        experts(config, scale)
+    })?;
+    let layers = layers.activated(Activation::Clamped { alpha, limit });
     common.model(|l| {
         let blocks = selects[l].then_some(blocks);
         let extras = AttentionExtras { blocks, ..attention.extras };
         (AttentionSpec { extras, ..attention.clone() }, layers.ffn(l))
     })
+}
+
+fn experts(config: &FamilyConfig, scale: f32) -> Result<Ffn, ConfigError> {
+    let router = Router::Ranked(RankedRouter { scale, ..RankedRouter::sigmoid() });
+    let shared = MlpSpec::silu(width(config, "shared_intermediate_size")?);
+    let shared = Some(SharedSpec::added(shared));
+    let chosen = chosen(config)?;
+    let expert = MlpSpec::silu(width(config, "intermediate_size")?);
+    Ok(Ffn::Moe(MoeSpec { shared, ..MoeSpec::of(chosen, expert, router) }))
 }
 
 /// True for each layer with experts; by default all layers.
@@ -116,36 +119,28 @@ fn blocks(
     rotated: usize,
 ) -> Result<(Vec<bool>, BlocksSpec), ConfigError> {
     let sparse = config.get("sparse_attention_config").map(ConfigEntry::object).transpose()?;
-    let given = |key: &'static str| {
-        let value =
-            sparse.and_then(|sparse: &ConfigMap| sparse.get(key)).filter(|it| !it.is_null());
-        value.map(|value| ConfigEntry { key, value })
-    };
-    let size = |nested, key, default, limit| {
-        given(nested)
-            .or(config.get(key))
-            .map_or(Ok(default), |entry: ConfigEntry<'_>| entry.size(limit))
-    };
+    let of_heads = entry_in(sparse, "sparse_num_index_heads").or(config.get("index_n_heads"));
+    let of_dim = entry_in(sparse, "sparse_index_dim").or(config.get("index_head_dim"));
+    let of_size = entry_in(sparse, "sparse_block_size").or(config.get("index_block_size"));
+    let of_most = entry_in(sparse, "sparse_topk_blocks").or(config.get("index_topk_blocks"));
+    let of_last = entry_in(sparse, "sparse_local_block").or(config.get("index_local_blocks"));
     let spec = BlocksSpec {
-        heads: size("sparse_num_index_heads", "index_n_heads", 4, MAX_COUNT)?,
-        dim: size("sparse_index_dim", "index_head_dim", 128, MAX_HEAD_DIM)?,
-        size: size("sparse_block_size", "index_block_size", 128, MAX_BLOCKS)?,
-        most: size("sparse_topk_blocks", "index_topk_blocks", 16, MAX_BLOCKS)?,
-        last: match given("sparse_local_block").or(config.get("index_local_blocks")) {
+        heads: size_or(of_heads, 4, MAX_COUNT)?,
+        dim: size_or(of_dim, 128, MAX_HEAD_DIM)?,
+        size: size_or(of_size, 128, MAX_BLOCKS)?,
+        most: size_or(of_most, 16, MAX_BLOCKS)?,
+        last: match of_last {
             Some(entry) => entry.count(MAX_BLOCKS)? as usize,
             None => 1,
         },
         pooled: false,
         mixed: false,
     };
-    let entry =
-        |nested, key| given(nested).or(config.get(key)).ok_or(ConfigError::MissingKey(nested));
     let BlocksSpec { heads: of_index, dim, most, last, .. } = spec;
-    let refusal =
-        |entry: ConfigEntry<'_>| config.unsupported(entry, "full_attention, minimax_m3_sparse");
-    let selects = match full_layers(config, layers, "minimax_m3_sparse", &refusal)? {
+    let supported = "full_attention, minimax_m3_sparse";
+    let selects = match full_layers(config, layers, "minimax_m3_sparse", supported)? {
         Some(full) => full.into_iter().map(|full| !full).collect(),
-        None => match given("sparse_attention_freq") {
+        None => match entry_in(sparse, "sparse_attention_freq") {
             Some(entry) => flags_of_layers(entry, layers)?,
             // Without a list of its layers, the object has no effect.
             None if sparse.is_some() => {
@@ -157,23 +152,23 @@ fn blocks(
     if !selects.contains(&true) {
         return Ok((selects, spec));
     }
-    if let Some(entry) = given("use_sparse_attention")
+    if let Some(entry) = entry_in(sparse, "use_sparse_attention")
         && !entry.flag()?
     {
         return Err(config.unsupported(entry, "true"));
     }
-    if let Some(entry) = given("sparse_init_block")
+    if let Some(entry) = entry_in(sparse, "sparse_init_block")
         && entry.count(MAX_BLOCKS)? != 0
     {
         return Err(config.unsupported(entry, "0, no first blocks that are always seen"));
     }
-    if let Some(entry) = given("sparse_score_type")
+    if let Some(entry) = entry_in(sparse, "sparse_score_type")
         && entry.word()? != "max"
     {
         return Err(config.unsupported(entry, "max"));
     }
     // An additional value of indexers, which must be disabled.
-    if let Some(entry) = given("sparse_disable_index_value")
+    if let Some(entry) = entry_in(sparse, "sparse_disable_index_value")
         && let without = flags_of_layers(entry, layers)?
         && selects.iter().zip(without).any(|(selects, without)| *selects && !without)
     {
@@ -181,18 +176,21 @@ fn blocks(
     }
     if !heads.is_multiple_of(of_index) {
         let reason = format!("of which the {heads} query heads are not a multiple");
-        return Err(entry("sparse_num_index_heads", "index_n_heads")?.invalid(reason));
+        let missing = ConfigError::MissingKey("sparse_num_index_heads");
+        return Err(of_heads.ok_or(missing)?.invalid(reason));
     }
     if dim < rotated || spec.width() as u64 > MAX_WIDTH {
         let reason = match dim < rotated {
             true => format!("which is less than the {rotated} elements that are rotated"),
             false => format!("which with {of_index} heads no model has"),
         };
-        return Err(entry("sparse_index_dim", "index_head_dim")?.invalid(reason));
+        let missing = ConfigError::MissingKey("sparse_index_dim");
+        return Err(of_dim.ok_or(missing)?.invalid(reason));
     }
     if last > most {
         let reason = format!("and only {most} blocks are selected");
-        return Err(entry("sparse_local_block", "index_local_blocks")?.invalid(reason));
+        let missing = ConfigError::MissingKey("sparse_local_block");
+        return Err(of_last.ok_or(missing)?.invalid(reason));
     }
     Ok((selects, spec))
 }

@@ -2,14 +2,16 @@
 //! with queries from the hidden state, queries that grow by numbers of each head, angles that
 //! weights change, and layers in which nothing turns.
 
-use sws_format::{PieceKind, Value};
+use sws_format::PieceKind;
 use sws_kernels::functional::RopePairs;
 
 use super::common::{DecoderParts, FamilyDefaults, MAX_WIDTH, switched_off};
 use super::deepseek::sharpened;
+use super::entries::{positive_or, size_or};
+use super::per_layer::{all_but_every, each_layer, first_layers};
 use super::ranked::{RANKED, RankedLayers, sigmoid};
 use super::{Ends, Family, TensorRule, expert, matrix, small, sparse};
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
+use crate::config::{ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::{self, MAX_HEAD_DIM, Rope};
 use crate::spec::{
@@ -73,7 +75,7 @@ const DEFAULTS: FamilyDefaults = FamilyDefaults {
 };
 
 /// Every layer of which this is the number, counted from 1, turns nothing.
-const UNTURNED: u64 = 4;
+const UNTURNED: usize = 4;
 
 fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let mut decoder = DecoderParts::read(config, &DEFAULTS)?;
@@ -131,8 +133,8 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         ..sigmoid(config, &RANKED)?
     };
     let blocks = RankedLayers::ranked(config, &RANKED, router, layers)?;
-    let cap = config.get("final_logit_softcapping");
-    decoder.logit_cap = Some(cap.map_or(Ok(30.0), ConfigEntry::positive)? as f32);
+    let cap = positive_or(config.get("final_logit_softcapping"), 30.0)?;
+    decoder.logit_cap = Some(cap as f32);
     let mut model = decoder.model(vec![rope], |l| {
         let own = LatentSpec {
             latents: latents[l],
@@ -149,19 +151,17 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
 /// True for each layer with a rotary embedding.
 fn turned(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let Some(entry) = config.get("no_rope_layers") else {
-        let every = config.get("no_rope_layer_interval").map(|entry| entry.size(MAX_COUNT));
-        let every = every.transpose()?.unwrap_or(UNTURNED as usize);
-        return Ok((1..=layers).map(|l| !l.is_multiple_of(every)).collect());
+        let every = size_or(config.get("no_rope_layer_interval"), UNTURNED, MAX_COUNT)?;
+        return Ok(all_but_every(every, layers));
     };
-    let list = entry.list()?;
-    if list.len() < layers {
-        return Err(entry.invalid(format!("of {} entries for {layers} layers", list.len())));
+    let mut turned = Vec::with_capacity(layers);
+    for number in first_layers(entry, layers)? {
+        turned.push(match number.as_u64() {
+            Some(number @ (0 | 1)) => number == 1,
+            _ => return Err(config.unsupported(entry, "1 for layers that turn, 0 for the others")),
+        });
     }
-    let turns = |value: &Value| match value.as_u64() {
-        Some(number @ (0 | 1)) => Ok(number == 1),
-        _ => Err(config.unsupported(entry, "1 for layers that turn, 0 for the others")),
-    };
-    list[..layers].iter().map(turns).collect()
+    Ok(turned)
 }
 
 /// The latents that each layer sees: its own, or those of the last earlier layer of its kind whose latents
@@ -171,14 +171,15 @@ fn latents(config: &FamilyConfig, turned: &[bool]) -> Result<Vec<KeyValues>, Con
     let Some(entry) = config.get("kv_source_layers") else {
         return Ok(vec![KeyValues::Own; layers]);
     };
-    let list = entry.list()?;
-    if list.len() != layers {
-        return Err(entry.invalid(format!("of {} entries for {layers} layers", list.len())));
-    }
-    let number = |value: &Value| value.as_u64().and_then(|number| usize::try_from(number).ok());
-    let sources: Option<Vec<usize>> = list.iter().map(number).collect();
+    let list = each_layer(entry, layers)?;
     let supported = "for each layer itself, or the last earlier one of its kind that others see";
-    let sources = sources.ok_or_else(|| config.unsupported(entry, supported))?;
+    let mut sources = Vec::with_capacity(layers);
+    for number in list {
+        let Some(Ok(source)) = number.as_u64().map(usize::try_from) else {
+            return Err(config.unsupported(entry, supported));
+        };
+        sources.push(source);
+    }
     let mut is_seen = vec![false; layers];
     for (layer, &source) in sources.iter().enumerate() {
         if source < layer {

@@ -2,26 +2,27 @@
 
 use sws_format::Value;
 
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig};
+use super::entries::entry_in;
+use crate::config::{ConfigEntry, ConfigError, ConfigMap, FamilyConfig};
 use crate::rope::{self, Rope};
 use crate::spec::Temperature;
 
 /// The growth of queries beyond the context of the first training.
 pub(super) fn temperature(config: &FamilyConfig) -> Result<Option<Temperature>, ConfigError> {
     let given = rope_entries(config)?.object()?;
-    let positive = |key| {
-        let value = given.get(key).filter(|value| !value.is_null());
-        value.map(|value| ConfigEntry { key, value }.positive()).transpose()
-    };
     // Devstral 2 has no growth.
     if given.get(rope::GROWTH).and_then(Value::as_f64) == Some(0.0) {
         return Ok(None);
     }
     // The classes have no default.
-    let scale = positive(rope::GROWTH)?.ok_or(ConfigError::MissingKey(rope::GROWTH))?;
-    let key = "original_max_position_embeddings";
-    let length = positive(key)?.ok_or(ConfigError::MissingKey(key))?;
+    let scale = positive_in(given, rope::GROWTH)?;
+    let length = positive_in(given, "original_max_position_embeddings")?;
     Ok(Some(Temperature { scale, length, first: 0, smooth: false }))
+}
+
+/// A number above zero, which must be given.
+fn positive_in(given: &ConfigMap, key: &'static str) -> Result<f64, ConfigError> {
+    entry_in(Some(given), key).ok_or(ConfigError::MissingKey(key))?.positive()
 }
 
 /// The entries of rotary embeddings, which have others among them.
@@ -38,12 +39,12 @@ pub(super) fn rope(
     context: usize,
 ) -> Result<Rope, ConfigError> {
     let given = rope_entries(config)?.object()?;
-    let share = given.get("partial_rotary_factor").filter(|value| !value.is_null());
-    let Some(value) = share else { return Rope::of(config, rotated, (theta, None), context) };
+    let Some(share) = entry_in(Some(given), "partial_rotary_factor") else {
+        return Rope::of(config, rotated, (theta, None), context);
+    };
     let rope = Rope::of(config, plain + rotated, (theta, Some(1.0)), context)?;
     if rope.dim != rotated {
-        let entry = ConfigEntry { key: "partial_rotary_factor", value };
-        return Err(entry.invalid(format!("where {rotated} elements of a head are rotated")));
+        return Err(share.invalid(format!("where {rotated} elements of a head are rotated")));
     }
     Ok(rope)
 }

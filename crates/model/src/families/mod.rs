@@ -9,6 +9,7 @@ mod deepseek;
 mod deepseek_v4;
 mod dense;
 mod dots3;
+mod entries;
 mod ernie;
 mod exaone;
 mod flint;
@@ -42,6 +43,7 @@ mod mistral_rope;
 mod mixtral;
 mod muse;
 mod nemotron;
+mod ngrams;
 mod packed;
 mod per_layer;
 mod phimoe;
@@ -54,23 +56,23 @@ mod single_layers;
 mod sparse;
 mod state_space;
 mod step;
+mod tensor_names;
 mod unsupported;
 
-use sws_format::{Manifest, PieceId, PieceKind};
+use sws_format::PieceKind;
 
 use crate::config::{ConfigError, FamilyConfig};
-use crate::places::number_below;
 use crate::role::Role;
 use crate::spec::ModelSpec;
-use crate::wrappers::{DOTS3, WITHIN, WRAPPERS, Wrapper};
 
+pub(crate) use tensor_names::{Names, names, of};
 pub(crate) use unsupported::lacking;
 pub use unsupported::{LACKING, Lacking};
 
 pub(crate) use gemma4::layers_with_keys;
+pub(crate) use ngrams::{layer_with_table, parts_of_tables};
 pub(crate) use packed::packed;
 pub(crate) use quantised::{check as check_quantised, has_blocks};
-pub(crate) use qwen4::{layer_with_table, parts_of_tables};
 
 /// Model types that share the same tensor names.
 pub(crate) struct Family {
@@ -105,19 +107,6 @@ const ENDS: Ends = Ends {
     head: "lm_head.weight",
     others: &[],
 };
-
-/// The names of a model's tensors.
-#[derive(Clone, Copy)]
-pub(crate) struct Names {
-    pub(crate) family: &'static Family,
-    prefix: &'static str,
-    /// Alternative prefix of some checkpoints.
-    other: Option<&'static str>,
-    head: &'static str,
-    /// Number of layers per layer of the checkpoint. Tensors whose names do not distinguish them
-    /// belong to the first.
-    pub(crate) parts: u32,
-}
 
 /// The place of one tensor in a layer.
 pub(crate) struct TensorRule {
@@ -206,32 +195,6 @@ pub fn supported() -> impl Iterator<Item = &'static str> {
     ALL.into_iter().flat_map(|family| family.model_types.iter().copied())
 }
 
-/// The names of the model that a configuration describes.
-pub(crate) fn of(config: &FamilyConfig) -> Result<Names, ConfigError> {
-    names(config.model_type(), config.wrapper()).ok_or_else(|| ConfigError::Unsupported {
-        model_type: config.model_type().escape_debug().take(100).collect(),
-    })
-}
-
-/// The names of a model type, in a wrapper if one is given.
-pub(crate) fn names(model_type: &str, wrapper: Option<&str>) -> Option<Names> {
-    let family = find(model_type)?;
-    let other = model_type.ends_with("_text").then_some(WITHIN);
-    let Some(wrapper) = wrapper else {
-        return Some(Names {
-            family,
-            prefix: family.prefix,
-            other,
-            head: "",
-            parts: family.parts(),
-        });
-    };
-    let &Wrapper { prefix, head, .. } = WRAPPERS.iter().find(|it| it.model_type == wrapper)?;
-    // Checkpoints of dots3-note have either.
-    let other = other.filter(|_| wrapper == DOTS3);
-    Some(Names { family, prefix, other, head, parts: family.parts() })
-}
-
 /// The family of a model type.
 pub(crate) fn find(model_type: &str) -> Option<&'static Family> {
     ALL.into_iter().find(|family| family.model_types.contains(&model_type))
@@ -241,107 +204,6 @@ impl TensorRule {
     /// The same tensor, stored with rows and columns exchanged.
     const fn transposed(self) -> TensorRule {
         TensorRule { target: RuleTarget::Experts { transposed: true }, ..self }
-    }
-}
-
-impl Names {
-    /// The names, with the prefix that these weights have.
-    pub(crate) fn of_weights(self, manifest: &Manifest) -> Names {
-        let embedding = manifest.piece(PieceId::EMBED).and_then(|piece| piece.tensors.first());
-        match (self.other, embedding) {
-            (Some(other), Some(tensor)) if tensor.name.starts_with(other) => {
-                Names { prefix: other, ..self }
-            }
-            _ => self,
-        }
-    }
-
-    /// The rest of a name after the prefix.
-    fn behind_prefix<'n>(&self, name: &'n str) -> Option<&'n str> {
-        let behind = self.other.and_then(|other| name.strip_prefix(other));
-        behind.or_else(|| name.strip_prefix(self.prefix))
-    }
-
-    /// The rest of a name after the prefix of layers, from the layer's number on.
-    pub(crate) fn in_layers<'n>(&self, name: &'n str) -> Option<&'n str> {
-        self.behind_prefix(name)?.strip_prefix("layers.")
-    }
-
-    /// The layer, and the rule, of a tensor with this name that belongs to one of so many layers, and
-    /// whose name is not among those of layers.
-    pub(crate) fn numbered(&self, name: &str, layers: u32) -> Option<(PieceId, &TensorRule)> {
-        let rest = self.behind_prefix(name)?;
-        self.family.layer.iter().copied().flatten().find_map(|rule| {
-            let RuleTarget::Numbered(kind, first) = rule.target else { return None };
-            let number = rest.strip_prefix(rule.name)?;
-            let layer = number_below(number, layers.saturating_sub(first))? + first;
-            Some((PieceId::new(layer, kind), rule))
-        })
-    }
-
-    /// The tensor outside layers that has this name.
-    pub(crate) fn outside(&self, name: &str) -> Option<Role> {
-        let Ends { embedding, norm, head, others } = self.family.ends;
-        if name.strip_prefix(self.head) == Some(head) {
-            return Some(Role::Head);
-        }
-        let other = others.iter().find(|(role, other)| match role {
-            Role::HeadBias => name.strip_prefix(self.head) == Some(*other),
-            _ => self.behind_prefix(name) == Some(*other),
-        });
-        if let Some(&(role, _)) = other {
-            return Some(role);
-        }
-        match self.behind_prefix(name)? {
-            rest if rest == embedding => Some(Role::Embedding),
-            rest if rest == norm => Some(Role::FinalNorm),
-            _ => None,
-        }
-    }
-
-    /// The name of a tensor; the first one if there are several.
-    pub(crate) fn name_of(&self, id: PieceId, role: Role) -> String {
-        let &Names { family, prefix, head, .. } = self;
-        let first = self.names_of(id, role).next();
-        first.unwrap_or_else(|| match role {
-            Role::Head => format!("{head}{}", family.ends.head),
-            Role::FinalNorm => format!("{prefix}{}", family.ends.norm),
-            Role::Embedding => format!("{prefix}{}", family.ends.embedding),
-            _ => match family.ends.others.iter().find(|(of, _)| *of == role) {
-                Some((Role::HeadBias, name)) => format!("{head}{name}"),
-                Some((_, name)) => format!("{prefix}{name}"),
-                None => format!("{id} {role:?}"),
-            },
-        })
-    }
-
-    /// The possible names of a tensor in a layer: checkpoints may stack experts or store them
-    /// separately.
-    pub(crate) fn names_of(&self, id: PieceId, role: Role) -> impl Iterator<Item = String> {
-        let &Names { family, prefix, parts, .. } = self;
-        let rules = id.layer().map(|layer| (layer, family.rules(id.kind(), role)));
-        rules.into_iter().flat_map(move |(layer, rules)| {
-            let (layer, part) = (layer / parts, layer % parts);
-            rules.map(move |rule| match (rule.target, id.kind()) {
-                (RuleTarget::Numbered(_, first), _) => {
-                    format!("{prefix}{}{}", rule.name, layer.saturating_sub(first))
-                }
-                (_, PieceKind::Expert(number) | PieceKind::Table(number)) => {
-                    numbered(prefix, layer, rule.name, b'#', number)
-                }
-                _ => numbered(prefix, layer, rule.name, b'@', part),
-            })
-        })
-    }
-}
-
-/// The name of a tensor in a layer. If `name` contains the mark, `number` takes its place. Large
-/// models have a hundred thousand names.
-fn numbered(prefix: &str, layer: u32, name: &str, mark: u8, number: u32) -> String {
-    let at = name.bytes().position(|byte| byte == mark);
-    match at.map(|at| (&name[..at], &name[at + 1..])) {
-        Some((before, after)) => format!("{prefix}layers.{layer}.{before}{number}{after}"),
-        None => format!("{prefix}layers.{layer}.{name}"),
     }
 }
 

@@ -2,13 +2,15 @@
 //! whose queries and keys are normed without weights, and rotary embeddings in windowed layers only.
 //! Spark adds up shares of states and branches, and its experts read a projection of the state.
 
-use sws_format::{PieceKind, Value};
+use sws_format::PieceKind;
 use sws_kernels::functional::Activation;
 
-use super::common::{Common, FamilyDefaults, MAX_WIDTH, chosen, dense, width, window, windows};
+use super::common::{Common, FamilyDefaults, MAX_WIDTH, chosen, width, window, windows};
+use super::entries::{epsilon_or, positive_or, size_or};
+use super::per_layer::each_layer;
 use super::ranked::{RankedLayers, listed};
 use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, TensorRule, gemma, matrix, small, stacked};
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig};
+use crate::config::{ConfigError, FamilyConfig};
 use crate::role::Role;
 use crate::spec::{
     AttentionGate, AttentionSpec, Ffn, GateUp, LatentNorm, Mixer, MlpSpec, ModelSpec, MoeSpec,
@@ -96,18 +98,12 @@ fn spark(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         Some(entry) => listed(config, entry, count)?,
         None => vec![true; count],
     };
-    let eps = |key, default| -> Result<f32, ConfigError> {
-        let entry = config.get(key);
-        Ok(entry.map_or(Ok(default), |entry| entry.epsilon())? as f32)
-    };
-    let (eps, after) = (eps("rms_norm_eps", 1e-5)?, eps("post_norm_eps", AFTER)?);
-    let layers = RankedLayers::of(
-        routed,
-        || dense(config, "intermediate_size", false),
-        || experts(config, eps, after),
-    )?;
-    let entry = config.get("residual_gate_temperature");
-    let divisor = entry.map_or(Ok(0.3), ConfigEntry::positive)? as f32;
+    let eps = epsilon_or(config.get("rms_norm_eps"), 1e-5)? as f32;
+    let after = epsilon_or(config.get("post_norm_eps"), AFTER)? as f32;
+    let layers = RankedLayers::of(config, routed, "intermediate_size", |config| {
+        experts(config, eps, after)
+    })?;
+    let divisor = positive_or(config.get("residual_gate_temperature"), 0.3)? as f32;
     let mut model = spec(config, &OF_SPARK, |l| layers.ffn(l))?;
     for layer in &mut model.layers {
         layer.residual.after_mixer = Some(Norm::Unweighted { eps: after });
@@ -122,15 +118,14 @@ fn spark(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
 
 /// Experts that read a normed projection of the state. Their outputs are normed, too.
 fn experts(config: &FamilyConfig, eps: f32, after: f32) -> Result<Ffn, ConfigError> {
-    let number = |key, default| config.get(key).map_or(Ok(default), ConfigEntry::positive);
-    let factor = number("output_multiplier", OF_SPARK.logits)? as f32;
+    let factor = positive_or(config.get("output_multiplier"), OF_SPARK.logits)? as f32;
     let router = RankedRouter {
         scores: RouterScores::SigmoidOfScaled(factor),
         renormalise: Renormalise::Sum { plus: 1e-15 },
-        scale: number("routed_scaling_factor", 1.0)? as f32,
+        scale: positive_or(config.get("routed_scaling_factor"), 1.0)? as f32,
         ..RankedRouter::sigmoid()
     };
-    let latent = config.get("moe_hidden_size").map_or(Ok(4096), |entry| entry.size(MAX_WIDTH))?;
+    let latent = size_or(config.get("moe_hidden_size"), 4096, MAX_WIDTH)?;
     let expert = MlpSpec::silu(width(config, "moe_intermediate_size")?);
     let expert = MlpSpec { gate_up: GateUp::Halves, ..expert };
     Ok(Ffn::Moe(MoeSpec {
@@ -155,26 +150,28 @@ fn spec(
     // The weights of the last norm are its factors, as are all in GGUF files.
     let of_head = common.decoder.norm;
     let gguf = config.is_gguf();
-    let after = config.get("post_norm_eps").map_or(Ok(AFTER), |entry| entry.epsilon())? as f32;
+    let after = epsilon_or(config.get("post_norm_eps"), AFTER)? as f32;
     let after = Norm::Rms { eps: after, one_plus: !gguf };
     common.decoder.residual = common.decoder.residual.normed(after);
     if !gguf {
         common.decoder.norm = of_head.one_plus();
     }
-    let number = |key, default| config.get(key).map_or(Ok(default), ConfigEntry::positive);
-    common.decoder.logit_scale = number("output_multiplier", defaults.logits)? as f32;
-    common.decoder.logit_cap = Some(number("final_logit_softcapping", 20.0)? as f32);
+    common.decoder.logit_scale =
+        positive_or(config.get("output_multiplier"), defaults.logits)? as f32;
+    common.decoder.logit_cap =
+        Some(positive_or(config.get("final_logit_softcapping"), 20.0)? as f32);
     let layers = common.layers;
     // Every fourth layer, counted from the last one.
-    let full = |l: usize| (layers - 1 - l).is_multiple_of(4);
-    let windows = windows(config, layers, window(config, Some(2048))?, |l| !full(l))?;
+    let windowed: Vec<bool> = (0..layers).map(|l| !(layers - 1 - l).is_multiple_of(4)).collect();
+    let windows = windows(config, window(config, Some(2048))?, &windowed)?;
     let rotated = match gguf {
         true => windows.iter().map(Option::is_some).collect(),
-        false => rotated(config, layers, common.ropes[0].theta, &full)?,
+        false => rotated(config, common.ropes[0].theta, windowed)?,
     };
     let bias = config.flag("attention_bias", false)?;
     // In GGUF files norms of queries have the factor as their weights.
-    let factor = if gguf { 1.0 } else { number("qk_scale_factor", defaults.queries)? };
+    let factor =
+        if gguf { 1.0 } else { positive_or(config.get("qk_scale_factor"), defaults.queries)? };
     let scale = factor / (common.attention.head_dim as f64).sqrt();
     let attention = AttentionSpec {
         qkv_bias: bias,
@@ -185,33 +182,29 @@ fn spec(
         ..common.attention.clone()
     };
     let mut spec = common.model(|l| {
-        let rope = attention.rope.filter(|_| rotated[l]);
+        let rope = if rotated[l] { attention.rope } else { None };
         (AttentionSpec { window: windows[l], rope, ..attention.clone() }, ffn(l))
     })?;
     spec.head.norm = of_head;
     Ok(spec)
 }
 
-/// True for each layer that rotates queries and keys: those whose base in a list is not 0, or all
-/// but the full ones.
+/// True for each layer that rotates queries and keys: those whose base in a list is not 0, or those
+/// that `otherwise` marks.
 fn rotated(
     config: &FamilyConfig,
-    layers: usize,
     theta: f64,
-    full: &dyn Fn(usize) -> bool,
+    otherwise: Vec<bool>,
 ) -> Result<Vec<bool>, ConfigError> {
-    let Some(entry) = config.get("layer_rope_theta") else {
-        return Ok((0..layers).map(|l| !full(l)).collect());
-    };
-    let bases = entry.list()?;
-    if bases.len() != layers {
-        return Err(entry.invalid(format!("of {} entries for {layers} layers", bases.len())));
+    let Some(entry) = config.get("layer_rope_theta") else { return Ok(otherwise) };
+    let mut rotated = Vec::with_capacity(otherwise.len());
+    for base in each_layer(entry, otherwise.len())? {
+        // Transformers has one base for all layers.
+        rotated.push(match base.as_f64() {
+            Some(0.0) => false,
+            Some(base) if base == theta => true,
+            _ => return Err(config.unsupported(entry, "0, or the base of all layers")),
+        });
     }
-    // Transformers has one base for all layers.
-    let of = |base: &Value| match base.as_f64() {
-        Some(0.0) => Ok(false),
-        Some(base) if base == theta => Ok(true),
-        _ => Err(config.unsupported(entry, "0, or the base of all layers")),
-    };
-    bases.iter().map(of).collect()
+    Ok(rotated)
 }

@@ -5,6 +5,7 @@ use sws_format::PieceKind;
 use sws_kernels::functional::Activation;
 
 use super::common::{Common, FamilyDefaults, MAX_WIDTH, chosen, switched_off, width};
+use super::entries::{epsilon_or, optional_size, size_or};
 use super::ranked::{RANKED, only, sigmoid};
 use super::state_space::{BranchKind, StateSpaceKeys, check_count, kinds};
 use super::{ENDS, Ends, Family, TensorRule, expert, matrix, small};
@@ -81,20 +82,26 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     if let Some(entry) = config.get("sliding_window") {
         return Err(config.unsupported(entry, "null"));
     }
-    let eps = config.get("layer_norm_epsilon").map_or(Ok(1e-5), |entry| entry.epsilon())? as f32;
+    let eps = epsilon_or(config.get("layer_norm_epsilon"), 1e-5)? as f32;
     common.decoder.norm = Norm::Rms { eps, one_plus: false };
     let attention = AttentionSpec { rope: None, ..common.attention.clone() };
     let kinds = match kinds(config)? {
         Some(kinds) => kinds,
         None => by_letters(config)?,
     };
-    let has = |kind| kinds.contains(&kind);
-    let head_dim = config.get("mamba_head_dim").map_or(Ok(64), |e| e.size(MAX_HEAD_DIM))?;
-    let space = has(BranchKind::StateSpace).then(|| STATE_SPACE.read(config, head_dim, eps));
-    let space = space.transpose()?;
-    let mlp =
-        has(BranchKind::Mlp).then(|| width(config, "intermediate_size").map(ups)).transpose()?;
-    let experts = has(BranchKind::Experts).then(|| experts(config)).transpose()?;
+    let head_dim = size_or(config.get("mamba_head_dim"), 64, MAX_HEAD_DIM)?;
+    let space = match kinds.contains(&BranchKind::StateSpace) {
+        true => Some(STATE_SPACE.read(config, head_dim, eps)?),
+        false => None,
+    };
+    let mlp = match kinds.contains(&BranchKind::Mlp) {
+        true => Some(ups(width(config, "intermediate_size")?)),
+        false => None,
+    };
+    let experts = match kinds.contains(&BranchKind::Experts) {
+        true => Some(experts(config)?),
+        false => None,
+    };
     common.model(|l| match kinds[l] {
         BranchKind::StateSpace => (space.map_or(Mixer::None, Mixer::StateSpace), Ffn::None),
         BranchKind::Attention => (Mixer::Attention(attention.clone()), Ffn::None),
@@ -106,14 +113,16 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
 /// The kinds of all layers from `hybrid_override_pattern`, one letter per layer.
 fn by_letters(config: &FamilyConfig) -> Result<Vec<BranchKind>, ConfigError> {
     let entry = config.need("hybrid_override_pattern")?;
-    let of = |letter| match letter {
-        'M' => Ok(BranchKind::StateSpace),
-        '*' => Ok(BranchKind::Attention),
-        '-' => Ok(BranchKind::Mlp),
-        'E' => Ok(BranchKind::Experts),
-        _ => Err(config.unsupported(entry, "M, E, * and -")),
-    };
-    let kinds: Vec<BranchKind> = entry.word()?.chars().map(of).collect::<Result<_, _>>()?;
+    let mut kinds = Vec::new();
+    for letter in entry.word()?.chars() {
+        kinds.push(match letter {
+            'M' => BranchKind::StateSpace,
+            '*' => BranchKind::Attention,
+            '-' => BranchKind::Mlp,
+            'E' => BranchKind::Experts,
+            _ => return Err(config.unsupported(entry, "M, E, * and -")),
+        });
+    }
     check_count(entry, kinds.len(), config.layers()?)?;
     Ok(kinds)
 }
@@ -132,14 +141,14 @@ fn experts(config: &FamilyConfig) -> Result<MoeSpec, ConfigError> {
     {
         return Err(config.unsupported(entry, "1"));
     }
-    let latent = config.get("moe_latent_size").map(|entry| entry.size(MAX_WIDTH)).transpose()?;
+    let latent = optional_size(config.get("moe_latent_size"), MAX_WIDTH)?;
     if let Some(entry) = config.get("moe_latent_size")
         && latent > Some(config.size("hidden_size", MAX_WIDTH)?)
     {
         return Err(entry.invalid("which is more than the elements of the hidden state"));
     }
     let key = "moe_shared_expert_intermediate_size";
-    let shared = config.get(key).map_or(Ok(7688), |entry| entry.size(MAX_WIDTH))?;
+    let shared = size_or(config.get(key), 7688, MAX_WIDTH)?;
     let expert = ups(width(config, "moe_intermediate_size")?);
     let router = Router::Ranked(sigmoid(config, &RANKED)?);
     let shared = Some(SharedSpec::added(ups(shared)));

@@ -4,18 +4,17 @@
 
 use sws_format::{Packed, Packing};
 
+use super::entries::entry_in;
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, within};
 
 /// The packing of codes in the checkpoint, if there is any. Refuses options that would be computed
 /// differently.
 pub(crate) fn packed(config: &FamilyConfig) -> Result<Option<Packed>, ConfigError> {
     let Some(entry) = config.either("quantization_config") else { return Ok(None) };
-    let Some(of) = entry.value.as_map().and_then(|of| of.get("quant_method")?.as_str()) else {
-        return Ok(None);
-    };
-    match of {
-        "awq" => awq(config, entry).map(Some),
-        "gptq" => gptq(config, entry).map(Some),
+    let Some(method) = entry_in(entry.value.as_map(), "quant_method") else { return Ok(None) };
+    match method.value.as_str() {
+        Some("awq") => awq(config, entry).map(Some),
+        Some("gptq") => gptq(config, entry).map(Some),
         _ => Ok(None),
     }
 }
@@ -98,7 +97,10 @@ fn gptq(config: &FamilyConfig, entry: ConfigEntry<'_>) -> Result<Packed, ConfigE
 
 /// True if the columns of a group need not be adjacent.
 fn act_order(of: ConfigEntry<'_>) -> Result<bool, ConfigError> {
-    within(of, "desc_act")?.map_or(Ok(false), |entry| entry.flag())
+    match within(of, "desc_act")? {
+        Some(entry) => entry.flag(),
+        None => Ok(false),
+    }
 }
 
 /// Refuses codes that do not have four bits.

@@ -1,12 +1,13 @@
 //! Phi 3.5 MoE: norms that subtract the mean, with biases on norms, attention and head, and two
 //! experts that are chosen and weighted one after the other.
 
-use sws_format::{PieceKind, Value};
+use sws_format::PieceKind;
 
 use super::common::{Common, FamilyDefaults, chosen, same_window, width, window};
+use super::entries::{entry_in, positive_or};
 use super::mixtral::MOE;
 use super::{ATTENTION, ENDS, Ends, Family, NORMS, TensorRule, small};
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig};
+use crate::config::{ConfigEntry, ConfigError, ConfigMap, FamilyConfig};
 use crate::role::Role;
 use crate::rope::{self, INFINITE, MAX_AMPLITUDE, Rope, RopeScaling};
 use crate::spec::{AttentionSpec, Ffn, MlpSpec, ModelSpec, MoeSpec, Norm, Router};
@@ -59,7 +60,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     if top_k != 2 {
         return Err(config.unsupported(config.need("num_experts_per_tok")?, "2"));
     }
-    let noise = config.get("router_jitter_noise").map_or(Ok(0.01), ConfigEntry::positive)?;
+    let noise = positive_or(config.get("router_jitter_noise"), 0.01)?;
     let expert = MlpSpec::silu(width(config, "intermediate_size")?);
     let router = Router::Near { reach: (2.0 * noise) as f32 };
     let ffn = Ffn::Moe(MoeSpec::of((experts, top_k), expert, router));
@@ -71,32 +72,39 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
 /// even for earlier positions, so only short texts are supported.
 fn near(config: &FamilyConfig, dim: usize) -> Result<Option<(Rope, usize)>, ConfigError> {
     let given = rope::given(config)?.map(ConfigEntry::object).transpose()?;
-    let Some(given) = given else { return Ok(None) };
-    let entry = |key| {
-        let value = given.get(key).filter(|value| !value.is_null());
-        value.map(|value| ConfigEntry { key, value })
-    };
-    let need = |key| entry(key).ok_or(ConfigError::MissingKey(key));
-    let kind = entry("rope_type").or(entry("type"));
-    if kind.is_none_or(|kind| kind.value.as_str() != Some("longrope")) {
-        return Ok(None);
+    match entry_in(given, "rope_type").or(entry_in(given, "type")) {
+        Some(kind) if kind.value.as_str() == Some("longrope") => {}
+        _ => return Ok(None),
     }
-    let theta = entry("rope_theta").or(config.get("rope_theta"));
-    let mut rope = Rope::plain(theta.map_or(Ok(DEFAULTS.theta), ConfigEntry::positive)?, dim);
-    let factors = need("short_factor")?;
-    let divisors: Option<Vec<f64>> = factors.list()?.iter().map(Value::as_f64).collect();
-    let divisors = divisors.filter(|all| all.len() == rope.inv_freq.len());
-    let divisors = divisors.filter(|all| all.iter().all(|&divisor| divisor >= 1e-3));
-    let divisors = divisors
-        .ok_or_else(|| factors.invalid("which must have a number for each pair of a head"))?;
-    rope.inv_freq.iter_mut().zip(divisors).for_each(|(angle, by)| *angle /= by as f32);
+    let theta = entry_in(given, "rope_theta").or(config.get("rope_theta"));
+    let mut rope = Rope::plain(positive_or(theta, DEFAULTS.theta)?, dim);
+    let factors = need_in(given, "short_factor")?;
+    let divisors = factors.list()?;
+    let reason = "which must have a number for each pair of a head";
+    if divisors.len() != rope.inv_freq.len() {
+        return Err(factors.invalid(reason));
+    }
+    for (angle, divisor) in rope.inv_freq.iter_mut().zip(divisors) {
+        match divisor.as_f64() {
+            Some(by @ 1e-3..) => *angle /= by as f32,
+            _ => return Err(factors.invalid(reason)),
+        }
+    }
     rope.scaling = RopeScaling::Divided;
-    rope.factor = need("short_mscale")?.at_most(MAX_AMPLITUDE)? as f32;
+    rope.factor = need_in(given, "short_mscale")?.at_most(MAX_AMPLITUDE)? as f32;
     let key = "original_max_position_embeddings";
-    let trained = entry(key).or(config.get(key)).ok_or(ConfigError::MissingKey(key))?;
+    let trained = entry_in(given, key).or(config.get(key)).ok_or(ConfigError::MissingKey(key))?;
     let trained = trained.size(1 << 32)?;
     if !rope.is_finite(trained) {
         return Err(factors.invalid(INFINITE));
     }
     Ok(Some((rope, trained)))
+}
+
+/// An entry of the rotary embedding, which must be given.
+fn need_in<'a>(
+    given: Option<&'a ConfigMap>,
+    key: &'static str,
+) -> Result<ConfigEntry<'a>, ConfigError> {
+    entry_in(given, key).ok_or(ConfigError::MissingKey(key))
 }

@@ -3,8 +3,6 @@
 //! Tensors determine their own encoding. Only entries that could contradict it, or that request
 //! further arithmetic, are read.
 
-use sws_format::Value;
-
 use super::packed;
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, within};
 
@@ -53,7 +51,7 @@ pub(crate) fn check(config: &FamilyConfig) -> Result<(), ConfigError> {
         "mxfp4" => Ok(()),
         "fp8" | "mxfp8" => check_fp8(config, entry),
         // The names of tensors depend on the method.
-        "awq" | "gptq" => packed::packed(config).map(|_| ()),
+        "awq" | "gptq" => packed::packed(config).and(Ok(())),
         "compressed-tensors" => check_compressed_tensors(config, entry),
         "modelopt" => match within(entry, "quant_algo")? {
             Some(name) if !matches!(name.word()?, "FP8" | "NVFP4" | "MIXED_PRECISION") => {
@@ -73,11 +71,13 @@ fn check_fp8(config: &FamilyConfig, entry: ConfigEntry<'_>) -> Result<(), Config
     }
     match within(entry, "weight_block_size")? {
         Some(size) => {
-            let of =
-                |block: [u64; 2]| Ok(size.list()?.iter().map(Value::as_u64).eq(block.map(Some)));
-            match of([128, 128])? || of([1, 32])? {
-                true => Ok(()),
-                false => Err(config.unsupported(size, "[128, 128] and [1, 32]")),
+            let block = match size.list()? {
+                [rows, cols] => [rows.as_u64(), cols.as_u64()],
+                _ => [None; 2],
+            };
+            match block {
+                [Some(128), Some(128)] | [Some(1), Some(32)] => Ok(()),
+                _ => Err(config.unsupported(size, "[128, 128] and [1, 32]")),
             }
         }
         None => Ok(()),
@@ -110,9 +110,11 @@ fn check_compressed_tensors(
             Some(format) => Some(format),
             None => within(entry, "format")?,
         };
-        let known = FORMATS.iter().find(|known| {
-            format.as_ref().is_some_and(|format| format.value.as_str() == Some(known.name))
-        });
+        let name = match format {
+            Some(format) => format.value.as_str(),
+            None => None,
+        };
+        let known = FORMATS.iter().find(|known| Some(known.name) == name);
         if let Some(format) = format
             && known.is_none()
         {

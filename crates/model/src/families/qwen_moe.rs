@@ -1,19 +1,18 @@
 //! Qwen's mixtures of experts, and OLMoE, whose tensor names are the same. Some layers may be
 //! dense.
 
-use std::collections::HashSet;
-
-use sws_format::{PieceKind, Value};
+use sws_format::PieceKind;
 
 use super::common::{
-    Common, FamilyDefaults, dense, moe, same_window, shared_width, switched_window, windows,
+    Common, FamilyDefaults, moe, same_window, shared_width, switched_window, windows,
 };
+use super::entries::{count_or, optional_positive, size_or};
+use super::per_layer::{every_nth, numbers_of_layers};
+use super::ranked::RankedLayers;
 use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, matrix, small};
 use crate::config::{ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
-use crate::spec::{
-    AttentionExtras, AttentionSpec, Ffn, Mixer, MlpSpec, ModelSpec, QkNorm, SharedSpec,
-};
+use crate::spec::{AttentionExtras, AttentionSpec, MlpSpec, ModelSpec, QkNorm, SharedSpec};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["qwen2_moe", "qwen3_moe", "olmoe"],
@@ -47,19 +46,18 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
 fn qwen2(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let defaults = FamilyDefaults { kv_heads: Some(16), ..QWEN };
     let common = Common::read(config, &defaults)?;
-    let end = config.get("max_window_layers").map_or(Ok(28), |entry| entry.count(MAX_COUNT))?;
-    let has_window = |l: usize| l.is_multiple_of(2) && (l as u64) < end;
-    let windows = windows(config, common.layers, switched_window(config)?, has_window)?;
+    let end = count_or(config.get("max_window_layers"), 28)?;
+    let windowed: Vec<bool> =
+        (0..common.layers).map(|l| l.is_multiple_of(2) && (l as u64) < end).collect();
+    let windows = windows(config, switched_window(config)?, &windowed)?;
     let qkv_bias = config.flag("qkv_bias", true)?;
     let attention = AttentionSpec { qkv_bias, ..common.attention.clone() };
     let width = shared_width(config, "shared_expert_intermediate_size", 5632)?;
     let shared = SharedSpec { gated: true, ..SharedSpec::added(MlpSpec::silu(width)) };
-    let layers = MoeLayers::read(config, &[], Some(shared))?;
+    let routed = routed(config, common.layers, &[])?;
     let renormalise = config.flag("norm_topk_prob", false)?;
-    layers.model(config, common, renormalise, |l| AttentionSpec {
-        window: windows[l],
-        ..attention.clone()
-    })
+    let layers = layers(config, routed, renormalise, Some(shared))?;
+    common.model(|l| (AttentionSpec { window: windows[l], ..attention.clone() }, layers.ffn(l)))
 }
 
 /// Qwen3: a norm on each head of queries and keys, no shared expert, and the same window in all
@@ -77,9 +75,10 @@ fn qwen3(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         window,
         ..common.attention.clone()
     };
-    let layers = MoeLayers::read(config, &[], None)?;
+    let routed = routed(config, common.layers, &[])?;
     let renormalise = config.flag("norm_topk_prob", false)?;
-    layers.model(config, common, renormalise, |_| attention.clone())
+    let layers = layers(config, routed, renormalise, None)?;
+    common.model(|l| (attention.clone(), layers.ffn(l)))
 }
 
 /// OLMoE: a norm over all query heads together, a norm over all key heads, and clamped results.
@@ -88,8 +87,7 @@ fn olmoe(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let common = Common::read(config, &defaults)?;
     same_window(config, common.layers, None)?;
     let bias = config.flag("attention_bias", false)?;
-    let clip = config.get("clip_qkv").map(|entry| entry.positive()).transpose()?;
-    let clip = clip.map(|clip| clip as f32);
+    let clip = optional_positive(config.get("clip_qkv"))?;
     let attention = AttentionSpec {
         qkv_bias: bias,
         output_bias: bias,
@@ -110,62 +108,35 @@ const QWEN: FamilyDefaults = FamilyDefaults {
     context: 32_768,
 };
 
-/// The distribution of dense and expert layers.
-pub(super) struct MoeLayers {
-    /// Every `step`-th layer has experts, unless it is listed in `dense`.
-    step: usize,
-    /// Layers that are dense in any case.
-    dense: HashSet<usize>,
-    shared: Option<SharedSpec>,
+/// True for each layer with experts: every `decoder_sparse_step`-th, unless it is listed as dense;
+/// `dense` are the dense layers if none are listed.
+pub(super) fn routed(
+    config: &FamilyConfig,
+    layers: usize,
+    dense: &[u64],
+) -> Result<Vec<bool>, ConfigError> {
+    let step = size_or(config.get("decoder_sparse_step"), 1, MAX_COUNT)?;
+    let dense = match config.get("mlp_only_layers") {
+        None => dense.to_vec(),
+        Some(entry) => numbers_of_layers(entry)?,
+    };
+    let mut routed = every_nth(step, layers);
+    for layer in dense {
+        if let Some(has_experts) = routed.get_mut(layer as usize) {
+            *has_experts = false;
+        }
+    }
+    Ok(routed)
 }
 
-impl MoeLayers {
-    /// Reads the entries; `dense` are the layers that are dense if none are listed.
-    pub(super) fn read(
-        config: &FamilyConfig,
-        dense: &[usize],
-        shared: Option<SharedSpec>,
-    ) -> Result<Self, ConfigError> {
-        let step = config.get("decoder_sparse_step").map_or(Ok(1), |e| e.size(MAX_COUNT))?;
-        let dense = match config.get("mlp_only_layers") {
-            None => dense.iter().copied().collect(),
-            Some(entry) => {
-                let layer = |value: &Value| value.as_u64().map(|layer| layer as usize);
-                let layers: Option<HashSet<usize>> = entry.list()?.iter().map(layer).collect();
-                layers.ok_or_else(|| entry.invalid("which must list numbers of layers"))?
-            }
-        };
-        Ok(MoeLayers { step, dense, shared })
-    }
-
-    pub(super) fn model<M: Into<Mixer>>(
-        self,
-        config: &FamilyConfig,
-        common: Common<'_>,
-        renormalise: bool,
-        mixer: impl Fn(usize) -> M,
-    ) -> Result<ModelSpec, ConfigError> {
-        let shared = self.shared;
-        let experts = || moe(config, "moe_intermediate_size", renormalise, shared);
-        self.with(config, common, experts, mixer)
-    }
-
-    /// The specification of the model with experts of another kind.
-    pub(super) fn with<M: Into<Mixer>>(
-        self,
-        config: &FamilyConfig,
-        common: Common<'_>,
-        experts: impl FnOnce() -> Result<Ffn, ConfigError>,
-        mixer: impl Fn(usize) -> M,
-    ) -> Result<ModelSpec, ConfigError> {
-        let routes = |l: &usize| !self.dense.contains(l) && (l + 1).is_multiple_of(self.step);
-        let any = |routed: bool| (0..common.layers).any(|l| routes(&l) == routed);
-        // Entries for a kind of layer that the model does not have may be absent.
-        let mlp = any(false).then(|| dense(config, "intermediate_size", false)).transpose()?;
-        let experts = any(true).then(experts).transpose()?;
-        common.model(|l| {
-            let ffn = if routes(&l) { experts } else { mlp };
-            (mixer(l), ffn.expect("every layer is of one kind or the other"))
-        })
-    }
+/// The feed-forward blocks of all layers, with experts as wide as `moe_intermediate_size`.
+pub(super) fn layers(
+    config: &FamilyConfig,
+    routed: Vec<bool>,
+    renormalise: bool,
+    shared: Option<SharedSpec>,
+) -> Result<RankedLayers, ConfigError> {
+    RankedLayers::of(config, routed, "intermediate_size", |config| {
+        moe(config, "moe_intermediate_size", renormalise, shared)
+    })
 }

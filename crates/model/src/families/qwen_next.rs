@@ -7,7 +7,9 @@ use sws_kernels::functional::{Activation, MAX_TAPS};
 use super::common::{
     Common, FamilyDefaults, MAX_STATE, MAX_WIDTH, dense, full_layers, moe, shared_width,
 };
-use super::qwen_moe::{MOE, MoeLayers, SHARED};
+use super::entries::size_or;
+use super::per_layer::every_nth;
+use super::qwen_moe::{MOE, SHARED, layers, routed};
 use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, matrix, small, stacked};
 use crate::config::{ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
@@ -85,9 +87,11 @@ fn next(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let common = read(config, &DEFAULTS)?;
     let inputs = if config.is_gguf() { DeltaInputs::Pairs } else { DeltaInputs::ByKeyHead };
     let mixer = mixers(config, &common, inputs)?;
-    let layers = MoeLayers::read(config, &[], Some(shared(config)?))?;
+    let shared = shared(config)?;
+    let routed = routed(config, common.layers, &[])?;
     let renormalise = config.flag("norm_topk_prob", true)?;
-    layers.model(config, common, renormalise, mixer)
+    let layers = layers(config, routed, renormalise, Some(shared))?;
+    common.model(|l| (mixer(l), layers.ffn(l)))
 }
 
 fn experts(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
@@ -153,12 +157,13 @@ fn mixers(
         ..common.attention.clone()
     };
     let delta = delta(config, common.decoder.norm.eps(), inputs)?;
-    let full = full_layers(config, common.layers, "linear_attention", &|entry| {
-        config.unsupported(entry, "full_attention and linear_attention")
-    })?;
-    let every = config.get("full_attention_interval").map_or(Ok(4), |e| e.size(MAX_COUNT))?;
-    let by_interval = || (1..=common.layers).map(|l| l.is_multiple_of(every)).collect();
-    let full: Vec<bool> = full.unwrap_or_else(by_interval);
+    let supported = "full_attention and linear_attention";
+    let full = full_layers(config, common.layers, "linear_attention", supported)?;
+    let every = size_or(config.get("full_attention_interval"), 4, MAX_COUNT)?;
+    let full = match full {
+        Some(full) => full,
+        None => every_nth(every, common.layers),
+    };
     Ok(move |l: usize| match full[l] {
         true => Mixer::Attention(attention.clone()),
         false => Mixer::Delta(delta),
@@ -170,12 +175,11 @@ pub(super) fn delta(
     eps: f32,
     inputs: DeltaInputs,
 ) -> Result<DeltaSpec, ConfigError> {
-    let size = |key, default, limit| config.get(key).map_or(Ok(default), |e| e.size(limit));
-    let heads = size("linear_num_value_heads", 32, MAX_COUNT)?;
-    let key_heads = size("linear_num_key_heads", 16, MAX_COUNT)?;
-    let key_dim = size("linear_key_head_dim", 128, MAX_HEAD_DIM)?;
-    let value_dim = size("linear_value_head_dim", 128, MAX_HEAD_DIM)?;
-    let taps = size("linear_conv_kernel_dim", 4, MAX_COUNT)?;
+    let heads = size_or(config.get("linear_num_value_heads"), 32, MAX_COUNT)?;
+    let key_heads = size_or(config.get("linear_num_key_heads"), 16, MAX_COUNT)?;
+    let key_dim = size_or(config.get("linear_key_head_dim"), 128, MAX_HEAD_DIM)?;
+    let value_dim = size_or(config.get("linear_value_head_dim"), 128, MAX_HEAD_DIM)?;
+    let taps = size_or(config.get("linear_conv_kernel_dim"), 4, MAX_COUNT)?;
     let spec = DeltaSpec {
         heads,
         key_heads,
@@ -198,7 +202,9 @@ pub(super) fn delta(
     {
         return Err(entry.invalid("which with the sizes of these heads no model has"));
     }
-    if let Some(entry) = config.get("linear_conv_kernel_dim").filter(|_| taps > MAX_TAPS) {
+    if let Some(entry) = config.get("linear_conv_kernel_dim")
+        && taps > MAX_TAPS
+    {
         return Err(config.unsupported(entry, "up to 8"));
     }
     Ok(spec)

@@ -1,8 +1,12 @@
 //! Routers that rank: the experts of DeepSeek V2 and V3, which many families have under keys of
 //! their own, and the layers that have experts.
 
+use sws_kernels::functional::Activation;
+
 use super::common::{MAX_WIDTH, chosen, dense, width};
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
+use super::entries::{count_or, positive_or, size_or};
+use super::per_layer::{all_but_first, by_words, each_layer};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig};
 use crate::spec::{
     ExpertGroups, Ffn, GateUp, GroupMeasure, MAX_GROUPS, MlpSpec, MoeSpec, RankedRouter,
     Renormalise, Router, RouterScores, SharedSpec,
@@ -65,7 +69,7 @@ pub(super) fn only(
 /// The factor of the expert weights.
 pub(super) fn scale(config: &FamilyConfig, keys: &RankedKeys) -> Result<f32, ConfigError> {
     let (key, default) = keys.scale;
-    Ok(config.get(key).map_or(Ok(default), ConfigEntry::positive)? as f32)
+    Ok(positive_or(config.get(key), default)? as f32)
 }
 
 /// The groups of experts; `None` if there is only one group.
@@ -75,13 +79,15 @@ pub(super) fn groups(
     by: GroupMeasure,
 ) -> Result<Option<ExpertGroups>, ConfigError> {
     let (experts, top_k) = chosen(config)?;
-    let [count_entry, kept_entry] = [&GROUPS[..], &["topk_group"]].map(|keys| config.any(keys));
-    let [count, kept] = [(count_entry, 0), (kept_entry, 1)]
-        .map(|(entry, n)| entry.map_or(Ok(keys.groups[n]), |entry| entry.size(MAX_GROUPS as u64)));
-    let count = count?;
-    let kept = kept?;
+    let count_entry = config.any(&GROUPS);
+    let kept_entry = config.any(&["topk_group"]);
+    let count = size_or(count_entry, keys.groups[0], MAX_GROUPS as u64)?;
+    let kept = size_or(kept_entry, keys.groups[1], MAX_GROUPS as u64)?;
     // The error names an entry that is present, if there is one.
-    let entry = count_entry.or(kept_entry).map_or_else(|| config.top_k(), Ok)?;
+    let entry = match count_entry.or(kept_entry) {
+        Some(entry) => entry,
+        None => config.top_k()?,
+    };
     let size = experts / count;
     let least = match by {
         GroupMeasure::Best => 1,
@@ -115,23 +121,42 @@ impl RankedLayers {
         layers: usize,
     ) -> Result<RankedLayers, ConfigError> {
         let routed = routed(config, keys.dense, layers)?;
-        RankedLayers::of(
-            routed,
-            || dense(config, "intermediate_size", false),
-            || moe(config, keys, Router::Ranked(router)),
-        )
+        RankedLayers::of(config, routed, "intermediate_size", |config| {
+            moe(config, keys, Router::Ranked(router))
+        })
     }
 
-    /// Like `ranked`, but entries for a kind of layer that the model does not have may be absent.
+    /// Dense layers as wide as the entry `mlp`, and routed experts. Entries for a kind of layer that
+    /// the model does not have may be absent.
     pub(super) fn of(
+        config: &FamilyConfig,
         routed: Vec<bool>,
-        mlp: impl FnOnce() -> Result<Ffn, ConfigError>,
-        experts: impl FnOnce() -> Result<Ffn, ConfigError>,
+        mlp: &'static str,
+        experts: impl FnOnce(&FamilyConfig) -> Result<Ffn, ConfigError>,
     ) -> Result<RankedLayers, ConfigError> {
-        let has = |kind| routed.contains(&kind);
-        let mlp = has(false).then(mlp).transpose()?;
-        let experts = has(true).then(experts).transpose()?;
+        let mlp = match routed.contains(&false) {
+            true => Some(dense(config, mlp, false)?),
+            false => None,
+        };
+        let experts = match routed.contains(&true) {
+            true => Some(experts(config)?),
+            false => None,
+        };
         Ok(RankedLayers { routed, mlp, experts })
+    }
+
+    /// The same layers, with this activation in all MLPs and experts.
+    pub(super) fn activated(mut self, activation: Activation) -> RankedLayers {
+        if let Some(Ffn::Dense(mlp)) = &mut self.mlp {
+            mlp.activation = activation;
+        }
+        if let Some(Ffn::Moe(moe)) = &mut self.experts {
+            moe.expert.activation = activation;
+            if let Some(shared) = &mut moe.shared {
+                shared.mlp.activation = activation;
+            }
+        }
+        self
     }
 
     /// The same layers, with gates and ups of each expert in one matrix.
@@ -163,8 +188,8 @@ pub(super) fn routed(
     if let Some(entry) = config.get("mlp_layer_types") {
         return listed(config, entry, layers);
     }
-    let first = config.get(first).map_or(Ok(default), |entry| entry.count(MAX_COUNT))?;
-    Ok((0..layers as u64).map(|l| l >= first).collect())
+    let first = count_or(config.get(first), default)?;
+    Ok(all_but_first(first, layers))
 }
 
 /// True for each layer with experts, from a list of kinds.
@@ -173,17 +198,8 @@ pub(super) fn listed(
     entry: ConfigEntry<'_>,
     layers: usize,
 ) -> Result<Vec<bool>, ConfigError> {
-    let kinds = entry.list()?;
-    if kinds.len() != layers {
-        let reason = format!("of {} entries for {layers} layers", kinds.len());
-        return Err(entry.invalid(reason));
-    }
-    let routed = kinds.iter().map(|kind| match kind.as_str() {
-        Some("sparse") => Ok(true),
-        Some("dense") => Ok(false),
-        _ => Err(config.unsupported(entry, "dense and sparse")),
-    });
-    routed.collect()
+    let kinds = [("sparse", true), ("dense", false)];
+    by_words(config, entry, each_layer(entry, layers)?, &kinds, "dense and sparse")
 }
 
 /// Routed experts, and shared experts, which form one MLP that is as wide as all of them together.
@@ -206,7 +222,7 @@ pub(super) fn shared(
 ) -> Result<Option<SharedSpec>, ConfigError> {
     let count = match config.raw(key) {
         None => default,
-        Some(_) => config.get(key).map_or(Ok(0), |entry| entry.count(MAX_COUNT))?,
+        Some(_) => count_or(config.get(key), 0)?,
     };
     let width = count as usize * width;
     if width as u64 > MAX_WIDTH {

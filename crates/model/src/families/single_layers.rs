@@ -27,11 +27,11 @@ pub(super) fn check_single(config: &FamilyConfig, layers: usize) -> Result<(), C
     };
     let Some(entry) = config.get(SINGLE) else { return Ok(()) };
     for (_, own) in single(entry, layers)? {
-        let differs = |(key, value): (&String, &Value)| {
-            !read.contains(&key.as_str()) && config.raw(key).unwrap_or(&Value::Null) != value
-        };
-        if own.iter().any(differs) {
-            return Err(config.unsupported(entry, "the same entries for all layers"));
+        for (key, value) in own {
+            let of_all = config.raw(key).unwrap_or(&Value::Null);
+            if !read.contains(&key.as_str()) && value != of_all {
+                return Err(config.unsupported(entry, "the same entries for all layers"));
+            }
         }
     }
     Ok(())
@@ -47,29 +47,39 @@ pub(super) fn of_kind<'a>(
     otherwise: &'static str,
 ) -> Result<Option<ConfigEntry<'a>>, ConfigError> {
     let Some(entry) = config.get(SINGLE) else { return Ok(config.get(otherwise)) };
-    let mut own = vec![config.raw(key); kind.len()];
+    let of_all = config.raw(key);
+    let mut own = vec![of_all; kind.len()];
     for (layer, entries) in single(entry, kind.len())? {
         own[layer] = entries.get(key).or(own[layer]);
     }
-    let first = kind.iter().position(|of_kind| *of_kind).map_or(config.raw(key), |l| own[l]);
-    let fits = |(own, of_kind): (&Option<&Value>, &bool)| {
-        *own == if *of_kind { first } else { config.raw(key) }
+    let first = match kind.iter().position(|of_kind| *of_kind) {
+        Some(layer) => own[layer],
+        None => of_all,
     };
-    if !own.iter().zip(kind).all(fits) {
-        return Err(config.unsupported(entry, "the same entries for all layers of a kind"));
+    for (own, of_kind) in own.into_iter().zip(kind) {
+        let expected = if *of_kind { first } else { of_all };
+        if own != expected {
+            return Err(config.unsupported(entry, "the same entries for all layers of a kind"));
+        }
     }
-    Ok(first.filter(|value| !value.is_null()).map(|value| ConfigEntry { key, value }))
+    match first {
+        Some(value) if !value.is_null() => Ok(Some(ConfigEntry { key, value })),
+        _ => Ok(None),
+    }
 }
 
 /// The numbers of layers that have entries of their own, and these.
 fn single(entry: ConfigEntry<'_>, layers: usize) -> Result<Vec<(usize, &ConfigMap)>, ConfigError> {
-    let of = |(number, value)| {
-        let number: &String = number;
-        let layer = number.parse().ok().filter(|layer| *layer < layers);
-        let layer = layer.ok_or_else(|| {
-            entry.invalid(format!("which must have numbers of the {layers} layers as its keys"))
-        })?;
-        Ok((layer, ConfigEntry { value, ..entry }.object()?))
-    };
-    entry.object()?.iter().map(of).collect()
+    let mut own = Vec::new();
+    for (number, value) in entry.object()? {
+        let layer = match number.parse::<usize>() {
+            Ok(layer) if layer < layers => layer,
+            _ => {
+                let reason = format!("which must have numbers of the {layers} layers as its keys");
+                return Err(entry.invalid(reason));
+            }
+        };
+        own.push((layer, ConfigEntry { value, ..entry }.object()?));
+    }
+    Ok(own)
 }

@@ -4,6 +4,8 @@
 use sws_kernels::functional::RopePairs;
 
 use super::common::{MAX_WIDTH, switched_on};
+use super::entries::{count_or, size_or};
+use super::per_layer::wrong_length;
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{IndexerSpec, SparseSpec};
@@ -64,8 +66,7 @@ pub(super) fn read(
     fixed(config, "indexer_rope_interleave", defaults.pairs == RopePairs::Interleaved)?;
     let (most, indexer) = indexer(config, &defaults, rotated)?;
     let own = if defaults.shares { own(config, layers, 0)? } else { vec![true; layers] };
-    let sparse = |own: bool| SparseSpec { most, indexer: own.then_some(indexer) };
-    Ok(Some(own.into_iter().map(sparse).collect()))
+    Ok(Some(selections(&own, most, indexer)))
 }
 
 /// Maximum number of selected positions, and the indexer.
@@ -74,15 +75,16 @@ fn indexer(
     defaults: &IndexerDefaults,
     rotated: usize,
 ) -> Result<(usize, IndexerSpec), ConfigError> {
-    let size = |key, limit, default| config.get(key).map_or(Ok(default), |entry| entry.size(limit));
-    let heads = size("index_n_heads", MAX_COUNT, defaults.heads)?;
-    let dim = size("index_head_dim", MAX_HEAD_DIM, 128)?;
-    let most = size("index_topk", MAX_SELECTED, 2048)?;
+    let heads = size_or(config.get("index_n_heads"), defaults.heads, MAX_COUNT)?;
+    let dim = size_or(config.get("index_head_dim"), 128, MAX_HEAD_DIM)?;
+    let most = size_or(config.get("index_topk"), 2048, MAX_SELECTED)?;
     if dim < rotated {
         let reason = format!("which is less than the {rotated} elements that are rotated");
-        let entry =
-            config.get("index_head_dim").map_or_else(|| config.need("qk_rope_head_dim"), Ok);
-        return Err(entry?.invalid(reason));
+        let entry = match config.get("index_head_dim") {
+            Some(entry) => entry,
+            None => config.need("qk_rope_head_dim")?,
+        };
+        return Err(entry.invalid(reason));
     }
     if (heads * dim) as u64 > MAX_WIDTH {
         let reason = format!("which with {dim} elements each no model has");
@@ -92,6 +94,11 @@ fn indexer(
     let of_hidden = config.model_type() == "mistral_large4_text";
     let indexer = IndexerSpec { heads, dim, turns_last, eps, pairs, group: 1, of_hidden };
     Ok((most, indexer))
+}
+
+/// Selections of up to `most` positions, by the indexer in the layers that have their own.
+fn selections(own: &[bool], most: usize, indexer: IndexerSpec) -> Vec<SparseSpec> {
+    own.iter().map(|own| SparseSpec { most, indexer: own.then_some(indexer) }).collect()
 }
 
 /// The sparse attention of dots3-note, in whose layers with an indexer each has its own.
@@ -119,8 +126,7 @@ pub(super) fn turning_last(
         Some(_) => own(config, layers, 0)?,
         None => (0..layers).map(|l| l == 0 || (l - 1).is_multiple_of(4)).collect(),
     };
-    let sparse = |own: bool| SparseSpec { most, indexer: own.then_some(indexer) };
-    Ok(own.into_iter().map(sparse).collect())
+    Ok(selections(&own, most, indexer))
 }
 
 /// The sparse attention of layers whose indexer scores groups of positions.
@@ -131,7 +137,7 @@ pub(super) fn grouped(
     switched_on(config, "index_kpool_always_select_tail")?;
     let (most, indexer) = indexer(config, &FIRST, 0)?;
     let entry = config.get("index_kpool");
-    let group = entry.map_or(Ok(16), |entry| entry.size(MAX_GROUP))?;
+    let group = size_or(entry, 16, MAX_GROUP)?;
     if !most.is_multiple_of(group) {
         let entry =
             entry.or(config.get("index_topk")).ok_or(ConfigError::MissingKey("index_kpool"))?;
@@ -142,8 +148,7 @@ pub(super) fn grouped(
     let most = most + group - 1;
     let first = full.iter().position(|full| *full).unwrap_or(0);
     let own = own(config, full.len(), first)?;
-    let sparse = |own: bool| SparseSpec { most, indexer: own.then_some(indexer) };
-    Ok(own.into_iter().map(sparse).collect())
+    Ok(selections(&own, most, indexer))
 }
 
 /// Refuses an entry with another value.
@@ -159,44 +164,56 @@ fn fixed(config: &FamilyConfig, key: &'static str, value: bool) -> Result<(), Co
 /// True for each layer with an indexer of its own, which the layer `first` must have. Lists may
 /// include layers for multi-token prediction, which are not part of the model.
 fn own(config: &FamilyConfig, layers: usize, first: usize) -> Result<Vec<bool>, ConfigError> {
-    let listed = |entry: ConfigEntry<'_>, own: Vec<Option<bool>>| {
-        if own.len() < layers {
-            return Err(entry.invalid(format!("of {} entries for {layers} layers", own.len())));
+    let (entry, own) = if let Some(entry) = config.get("indexer_types") {
+        (entry, own_by_words(entry)?)
+    } else if let Some(entry) = config.get("index_topk_pattern") {
+        match entry.value.as_str() {
+            Some(letters) => (entry, own_by_letters(letters)),
+            None => (entry, own_by_words(entry)?),
         }
-        let own: Option<Vec<bool>> = own.into_iter().take(layers).collect();
-        let own = own.ok_or_else(|| config.unsupported(entry, "full and shared"))?;
-        match own[first] {
-            true => Ok(own),
-            false => Err(entry.invalid("and the first layer has no selection to share")),
+    } else {
+        let every = count_or(config.get("index_topk_freq"), 1)?.max(1) as usize;
+        let skipped = count_or(config.get("index_skip_topk_offset"), 2)? as usize;
+        let Some(entry) = config.get("index_topk_freq") else { return Ok(vec![true; layers]) };
+        let mut own = Vec::with_capacity(layers);
+        for number in 1..=layers {
+            own.push(Some(number.saturating_sub(skipped).is_multiple_of(every)));
         }
+        (entry, own)
     };
-    let kind = |word: &str| match word {
-        "full" => Some(true),
-        "shared" => Some(false),
-        _ => None,
-    };
-    let list = |entry: ConfigEntry<'_>| {
-        let kinds = entry.list()?.iter().map(|value| value.as_str().and_then(kind)).collect();
-        listed(entry, kinds)
-    };
-    if let Some(entry) = config.get("indexer_types") {
-        return list(entry);
+    if own.len() < layers {
+        return Err(wrong_length(entry, own.len(), layers));
     }
-    if let Some(entry) = config.get("index_topk_pattern") {
-        let Some(letters) = entry.value.as_str() else { return list(entry) };
-        let letter = |letter| match letter {
+    let own: Option<Vec<bool>> = own.into_iter().take(layers).collect();
+    let Some(own) = own else { return Err(config.unsupported(entry, "full and shared")) };
+    match own[first] {
+        true => Ok(own),
+        false => Err(entry.invalid("and the first layer has no selection to share")),
+    }
+}
+
+/// True for each word of an own indexer, and None for unknown words.
+fn own_by_words(entry: ConfigEntry<'_>) -> Result<Vec<Option<bool>>, ConfigError> {
+    let mut own = Vec::new();
+    for word in entry.list()? {
+        own.push(match word.as_str() {
+            Some("full") => Some(true),
+            Some("shared") => Some(false),
+            _ => None,
+        });
+    }
+    Ok(own)
+}
+
+/// True for each letter of an own indexer, and None for unknown letters.
+fn own_by_letters(letters: &str) -> Vec<Option<bool>> {
+    let mut own = Vec::new();
+    for letter in letters.chars() {
+        own.push(match letter {
             'F' => Some(true),
             'S' => Some(false),
             _ => None,
-        };
-        return listed(entry, letters.chars().map(letter).collect());
+        });
     }
-    let count = |key, default| config.get(key).map_or(Ok(default), |entry| entry.count(MAX_COUNT));
-    let every = count("index_topk_freq", 1)?.max(1) as usize;
-    let skipped = count("index_skip_topk_offset", 2)? as usize;
-    let own = |l: usize| Some((l + 1).saturating_sub(skipped).is_multiple_of(every));
-    match config.get("index_topk_freq") {
-        None => Ok(vec![true; layers]),
-        Some(entry) => listed(entry, (0..layers).map(own).collect()),
-    }
+    own
 }

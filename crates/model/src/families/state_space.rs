@@ -4,6 +4,8 @@ use sws_format::Value;
 use sws_kernels::functional::MAX_TAPS;
 
 use super::common::{MAX_STATE, MAX_WIDTH};
+use super::entries::size_or;
+use super::per_layer::{by_words, wrong_length};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::StateSpaceSpec;
@@ -37,14 +39,13 @@ impl StateSpaceKeys {
         head_dim: usize,
         eps: f32,
     ) -> Result<StateSpaceSpec, ConfigError> {
-        let size = |(key, default): (&'static str, usize), limit| {
-            config.get(key).map_or(Ok(default), |entry| entry.size(limit))
-        };
-        let heads = size(self.heads, MAX_COUNT)?;
-        let groups = size(self.groups, MAX_COUNT)?;
-        let key_dim = size(self.key_dim, MAX_HEAD_DIM)?;
-        let taps = size((self.taps, 4), MAX_COUNT)?;
-        if let Some(entry) = config.get(self.taps).filter(|_| taps > MAX_TAPS) {
+        let heads = keyed_size(config, self.heads, MAX_COUNT)?;
+        let groups = keyed_size(config, self.groups, MAX_COUNT)?;
+        let key_dim = keyed_size(config, self.key_dim, MAX_HEAD_DIM)?;
+        let taps = size_or(config.get(self.taps), 4, MAX_COUNT)?;
+        if let Some(entry) = config.get(self.taps)
+            && taps > MAX_TAPS
+        {
             return Err(config.unsupported(entry, "up to 8"));
         }
         if !heads.is_multiple_of(groups) {
@@ -66,34 +67,47 @@ impl StateSpaceKeys {
     }
 }
 
+/// The size under a key, or the default beside it.
+fn keyed_size(
+    config: &FamilyConfig,
+    (key, default): (&'static str, usize),
+    limit: u64,
+) -> Result<usize, ConfigError> {
+    size_or(config.get(key), default, limit)
+}
+
 /// Refuses limits on the steps by which states decay. A limit of at least 1e30 is none: some files
 /// write infinity, and others the largest number they have.
 fn unlimited_steps(config: &FamilyConfig) -> Result<(), ConfigError> {
     let Some(entry) = config.get("time_step_limit") else { return Ok(()) };
-    let least = |value: &Value| value.as_f64() == Some(0.0);
-    // JSON has no infinity: Python writes a word, and transformers 5 an object that contains it.
-    let most = |value: &Value| match value {
+    match entry.list()? {
+        [least, most] if least.as_f64() == Some(0.0) && is_unlimited(most) => Ok(()),
+        _ => Err(config.unsupported(entry, "[0, Infinity]")),
+    }
+}
+
+/// True for infinity, for which JSON has no number: Python writes a word, and transformers 5 an object
+/// that contains it.
+fn is_unlimited(step: &Value) -> bool {
+    match step {
         Value::String(word) => word == "Infinity",
         Value::Map(tagged) => tagged.get("__float__").and_then(Value::as_str) == Some("Infinity"),
-        number => number.as_f64().is_some_and(|number| number >= 1e30),
-    };
-    match entry.list()? {
-        [first, last] if least(first) && most(last) => Ok(()),
-        _ => Err(config.unsupported(entry, "[0, Infinity]")),
+        number => matches!(number.as_f64(), Some(1e30..)),
     }
 }
 
 /// The kinds of all layers by `layers_block_type` or `layer_types`.
 pub(super) fn kinds(config: &FamilyConfig) -> Result<Option<Vec<BranchKind>>, ConfigError> {
     let Some(entry) = config.any(&["layers_block_type", "layer_types"]) else { return Ok(None) };
-    let of = |kind: &Value| match kind.as_str() {
-        Some("mamba" | "linear_attention") => Ok(BranchKind::StateSpace),
-        Some("attention" | "full_attention") => Ok(BranchKind::Attention),
-        Some("mlp") => Ok(BranchKind::Mlp),
-        Some("moe") => Ok(BranchKind::Experts),
-        _ => Err(config.unsupported(entry, "mamba, attention, mlp and moe")),
-    };
-    let kinds: Vec<BranchKind> = entry.list()?.iter().map(of).collect::<Result<_, _>>()?;
+    let kinds = [
+        ("mamba", BranchKind::StateSpace),
+        ("linear_attention", BranchKind::StateSpace),
+        ("attention", BranchKind::Attention),
+        ("full_attention", BranchKind::Attention),
+        ("mlp", BranchKind::Mlp),
+        ("moe", BranchKind::Experts),
+    ];
+    let kinds = by_words(config, entry, entry.list()?, &kinds, "mamba, attention, mlp and moe")?;
     check_count(entry, kinds.len(), config.layers()?)?;
     Ok(Some(kinds))
 }
@@ -106,6 +120,6 @@ pub(super) fn check_count(
 ) -> Result<(), ConfigError> {
     match kinds == layers as usize {
         true => Ok(()),
-        false => Err(entry.invalid(format!("of {kinds} entries for {layers} layers"))),
+        false => Err(wrong_length(entry, kinds, layers as usize)),
     }
 }

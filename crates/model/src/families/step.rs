@@ -5,8 +5,10 @@ use sws_format::{PieceKind, Value};
 use sws_kernels::functional::Activation;
 
 use super::common::{
-    Common, FamilyDefaults, MAX_WIDTH, chosen, dense, shared_width, switched_on, width, window,
+    Common, FamilyDefaults, MAX_WIDTH, chosen, shared_width, switched_on, width, window,
 };
+use super::entries::{entry_in, positive_or, size_or};
+use super::per_layer::{among, first_layers, numbers_of_layers};
 use super::ranked::{RankedLayers, only, routed};
 use super::single_layers::of_kind;
 use super::{ATTENTION, ENDS, Family, MLP, NORMS, TensorRule, matrix, small, stacked};
@@ -49,11 +51,11 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         switched_on(config, key)?;
     }
     only(config, "moe_router_activation", "sigmoid")?;
-    let kv_heads = config.get("num_attention_groups").map(|e| e.size(MAX_COUNT)).transpose()?;
+    let kv_heads = size_or(config.get("num_attention_groups"), 8, MAX_COUNT)?;
     let defaults = FamilyDefaults {
         eps: 1e-5,
         theta: THETA,
-        kv_heads: Some(kv_heads.unwrap_or(8)),
+        kv_heads: Some(kv_heads),
         head_dim: Some(128),
         rotated: None,
         context: 128_000,
@@ -73,8 +75,8 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         }
     }
     let bias = config.flag("attention_bias", false)?;
-    let scalar = config.get("query_pre_attn_scalar");
-    let scalar = scalar.map_or(Ok(common.attention.head_dim as f64), ConfigEntry::positive)?;
+    let head_dim = common.attention.head_dim as f64;
+    let scalar = positive_or(config.get("query_pre_attn_scalar"), head_dim)?;
     let full = AttentionSpec {
         qkv_bias: bias,
         output_bias: bias,
@@ -89,17 +91,18 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let expert_limits = limits(config, "swiglu_limits", layers)?;
     let shared_limits = limits(config, "swiglu_limits_shared", layers)?;
     let bias = config.flag("mlp_bias", false)?;
-    let ffn = RankedLayers::of(
-        routed_of(config, layers)?,
-        || dense(config, "intermediate_size", bias),
-        || experts(config, bias),
-    )?;
+    let routed = routed_of(config, layers)?;
+    let ffn =
+        RankedLayers::of(config, routed, "intermediate_size", |config| experts(config, bias))?;
     common.model(|l| {
         let attention = if windows[l].is_some() { &local } else { &full };
         let mut ffn = ffn.ffn(l);
         match &mut ffn {
             Ffn::None => {}
-            Ffn::Dense(mlp) => mlp.activation = shared_limits[l],
+            Ffn::Dense(mlp) => {
+                mlp.bias = bias;
+                mlp.activation = shared_limits[l];
+            }
             Ffn::Moe(moe) => {
                 moe.expert.activation = expert_limits[l];
                 if let Some(shared) = &mut moe.shared {
@@ -115,17 +118,16 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
 fn windows_of(config: &FamilyConfig, layers: usize) -> Result<Vec<Option<usize>>, ConfigError> {
     let window = window(config, None)?;
     let Some(entry) = config.get("layer_types") else { return Ok(vec![None; layers]) };
-    let types = entry.list()?;
-    if types.len() < layers {
-        let reason = format!("of {} entries for {layers} layers", types.len());
-        return Err(entry.invalid(reason));
+    let supported = "full_attention, and sliding_attention with a window";
+    let mut windows = Vec::with_capacity(layers);
+    for kind in first_layers(entry, layers)? {
+        windows.push(match (kind.as_str(), window) {
+            (Some("full_attention"), _) => None,
+            (Some("sliding_attention"), Some(window)) => Some(window),
+            _ => return Err(config.unsupported(entry, supported)),
+        });
     }
-    let of = |kind: &Value| match (kind.as_str(), window) {
-        (Some("full_attention"), _) => Ok(None),
-        (Some("sliding_attention"), Some(window)) => Ok(Some(window)),
-        _ => Err(config.unsupported(entry, "full_attention, and sliding_attention with a window")),
-    };
-    types[..layers].iter().map(of).collect()
+    Ok(windows)
 }
 
 /// The rotary embedding of a layer. All layers of a kind share it. Only full layers have scaling.
@@ -142,9 +144,9 @@ fn rope(
     if config.get("rope_parameters").is_some() {
         return Rope::of_kind(config, kind, dim, default, context);
     }
-    let mut entries = match config.get("rope_scaling").filter(|_| !windowed) {
-        Some(entry) => entry.object()?.clone(),
-        None => ConfigMap::new(),
+    let mut entries = match config.get("rope_scaling") {
+        Some(entry) if !windowed => entry.object()?.clone(),
+        _ => ConfigMap::new(),
     };
     for (key, list) in
         [("rope_theta", "rope_theta"), ("partial_rotary_factor", "partial_rotary_factors")]
@@ -167,8 +169,11 @@ fn of_layer<'a>(
         None => Some(entry.value),
         Some(list) => list.get(layer),
     };
-    let value = value.ok_or_else(|| entry.invalid("which must have an entry for each layer"))?;
-    Ok(Some(value).filter(|value| !value.is_null()))
+    match value {
+        Some(value) if value.is_null() => Ok(None),
+        Some(value) => Ok(Some(value)),
+        None => Err(entry.invalid("which must have an entry for each layer")),
+    }
 }
 
 /// The number of query heads of windowed layers.
@@ -178,12 +183,8 @@ fn windowed_heads(
     windows: &[Option<usize>],
 ) -> Result<usize, ConfigError> {
     let other = config.get("attention_other_setting").map(ConfigEntry::object).transpose()?;
-    let of = |key| {
-        let value = other.and_then(|other| other.get(key)).filter(|value| !value.is_null());
-        value.map(|value| ConfigEntry { key, value })
-    };
     for (key, number) in [("num_attention_groups", full.kv_heads), ("head_dim", full.head_dim)] {
-        if let Some(entry) = of(key)
+        if let Some(entry) = entry_in(other, key)
             && entry.value.as_u64() != Some(number as u64)
         {
             return Err(config.unsupported(entry, "the same in all layers"));
@@ -191,7 +192,7 @@ fn windowed_heads(
     }
     let windowed: Vec<bool> = windows.iter().map(Option::is_some).collect();
     let entry = of_kind(config, "num_attention_heads", &windowed, "num_sliding_attention_heads")?;
-    let entry = entry.or(of("num_attention_heads"));
+    let entry = entry.or(entry_in(other, "num_attention_heads"));
     let Some(entry) = entry else { return Ok(full.heads) };
     let heads = entry.size(MAX_WIDTH / full.head_dim as u64)?;
     if !heads.is_multiple_of(full.kv_heads) {
@@ -209,39 +210,47 @@ pub(super) fn limits(
     layers: usize,
 ) -> Result<Vec<Activation>, ConfigError> {
     let Some(entry) = config.get(key) else { return Ok(vec![Activation::Silu; layers]) };
-    let given = entry.list()?;
-    if given.len() < layers {
-        let reason = format!("of {} entries for {layers} layers", given.len());
-        return Err(entry.invalid(reason));
+    let mut activations = Vec::with_capacity(layers);
+    for value in first_layers(entry, layers)? {
+        activations.push(match value.as_f64() {
+            _ if value.is_null() => Activation::Silu,
+            Some(0.0) => Activation::Silu,
+            _ => {
+                let limit = ConfigEntry { key, value }.positive()? as f32;
+                Activation::CappedSilu { limit }
+            }
+        });
     }
-    let of = |value: &Value| match value.as_f64() {
-        _ if value.is_null() => Ok(Activation::Silu),
-        Some(0.0) => Ok(Activation::Silu),
-        _ => {
-            let limit = ConfigEntry { key, value }.positive()? as f32;
-            Ok(Activation::CappedSilu { limit })
-        }
-    };
-    given[..layers].iter().map(of).collect()
+    Ok(activations)
 }
 
 /// True for each layer with experts; by default all except the first three.
 fn routed_of(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> {
-    let entry = config.get("moe_layers_enum").filter(|_| config.get("mlp_layer_types").is_none());
-    let Some(entry) = entry else { return routed(config, ("first_k_dense_replace", 3), layers) };
-    let given: Option<Vec<u64>> = match entry.value.as_list() {
-        Some(list) => list.iter().map(Value::as_u64).collect(),
-        None => {
-            let numbers = entry.word()?.split(',').map(str::trim).filter(|it| !it.is_empty());
-            numbers.map(|number| number.parse().ok()).collect()
-        }
+    let numbers = match config.get("moe_layers_enum") {
+        Some(entry) if config.get("mlp_layer_types").is_none() => match entry.value.as_list() {
+            Some(_) => numbers_of_layers(entry)?,
+            None => numbers_in_words(entry)?,
+        },
+        _ => return routed(config, ("first_k_dense_replace", 3), layers),
     };
-    let given = given.ok_or_else(|| entry.invalid("which must list numbers of layers"))?;
-    Ok((0..layers as u64).map(|l| given.contains(&l)).collect())
+    Ok(among(&numbers, layers))
+}
+
+/// The numbers of layers in a string, with commas between them.
+fn numbers_in_words(entry: ConfigEntry<'_>) -> Result<Vec<u64>, ConfigError> {
+    let mut numbers = Vec::new();
+    for number in entry.word()?.split(',').map(str::trim) {
+        match number.parse() {
+            Ok(number) => numbers.push(number),
+            Err(_) if number.is_empty() => {}
+            Err(_) => return Err(entry.invalid("which must list numbers of layers")),
+        }
+    }
+    Ok(numbers)
 }
 
 fn experts(config: &FamilyConfig, bias: bool) -> Result<Ffn, ConfigError> {
-    let scale = config.get("moe_router_scaling_factor").map_or(Ok(1.0), ConfigEntry::positive)?;
+    let scale = positive_or(config.get("moe_router_scaling_factor"), 1.0)?;
     let shared = shared_width(config, "share_expert_dim", 1280)?;
     let expert = MlpSpec::silu(width(config, "moe_intermediate_size")?);
     let router = Router::Ranked(RankedRouter { scale: scale as f32, ..RankedRouter::sigmoid() });

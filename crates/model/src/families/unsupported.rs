@@ -9,6 +9,8 @@ pub const LACKING: [Lacking; 1] =
 
 /// What is missing for a model type, as a part of a sentence; empty for an unknown one.
 pub(crate) fn lacking(model_type: &str) -> String {
-    let found = LACKING.iter().find(|(types, _)| types.contains(&model_type));
-    found.map_or_else(String::new, |(_, lacking)| format!(" (it has {lacking})"))
+    match LACKING.iter().find(|(types, _)| types.contains(&model_type)) {
+        Some((_, lacking)) => format!(" (it has {lacking})"),
+        None => String::new(),
+    }
 }

@@ -10,10 +10,10 @@ use sws_format::Span;
 use sws_kernels::functional::{Attention, RopeShape, attention as attend};
 use sws_kernels::{PackedInput, ScratchPool, Tier, threads_for};
 
-use super::by_rows::{by_rows, rows_of, rows_of_mut};
+use super::by_rows::{rows_of, rows_of_mut};
 use super::linear::{Product, multiply};
 use super::mixer::{MixerContext, OutputRoom, Turned, add_bias, project_out, turn};
-use super::norms::norm;
+use super::norms::norm_rows;
 use crate::layer_state::{KvState, SequenceState};
 use crate::role::Role;
 use crate::rope::Rope;
@@ -167,7 +167,7 @@ fn norm_heads(context: &MixerContext<'_>, weights: &dyn Weights, qkv: &mut Qkv<'
         if !x.is_empty() {
             let weight = weights.vector(context.id(), role);
             let width = weight.len();
-            by_rows(x, width, |_, x| norm(context.tier, context.norm, x, width, weight));
+            norm_rows(context.tier, context.norm, x, width, weight);
         }
     }
 }

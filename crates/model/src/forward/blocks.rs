@@ -19,11 +19,10 @@ use sws_kernels::functional::{
 };
 use sws_kernels::{PackedInput, Tier, threads_for};
 
-use super::by_rows::by_rows;
 use super::indexer::{TOGETHER, best, end_with, expand};
 use super::linear::Product;
 use super::mixer::{MixerContext, Turned, turn};
-use super::norms::norm;
+use super::norms::{norm, norm_rows};
 use crate::layer_state::KvState;
 use crate::role::Role;
 use crate::rope::Rope;
@@ -66,8 +65,8 @@ impl BlockWork {
         else {
             return;
         };
-        let &MixerContext { tier, norm: by, ropes, spans, .. } = context;
-        let tokens: usize = spans.iter().map(|span| span.tokens).sum();
+        let &MixerContext { tier, norm: by, ropes, .. } = context;
+        let tokens = context.tokens();
         let BlockWork { q, k, mixed, norm: of_keys, weights: of_heads, .. } = self;
         if is_mixed {
             let q = grown(q, tokens * heads * dim);
@@ -92,9 +91,10 @@ impl BlockWork {
             }
             let x = &mut x[..tokens * heads * dim];
             let weight = weights.vector(id, role);
-            by_rows(x, dim, |_, x| norm(tier, by, x, dim, weight));
+            norm_rows(tier, by, x, dim, weight);
             let Some(index) = spec.rope else { continue };
-            let ([cos, sin], angles) = (&tables[index], ropes[index].inv_freq.len());
+            let [cos, sin] = &tables[index];
+            let angles = ropes[index].inv_freq.len();
             let shape = RopeShape { heads, head_dim: dim, offset: 0, pairs: ropes[index].pairs };
             turn(tier, Turned { shape, angles }, (cos, sin), x);
         }
@@ -119,9 +119,13 @@ impl BlockWork {
             let key = grown(&mut self.mean, dim);
             key.fill(0.0);
             for position in number * size..(number + 1) * size {
-                key.iter_mut().zip(cache.part(position)).for_each(|(sum, x)| *sum += x);
+                for (sum, x) in key.iter_mut().zip(cache.part(position)) {
+                    *sum += x;
+                }
             }
-            key.iter_mut().for_each(|x| *x /= size as f32);
+            for x in &mut *key {
+                *x /= size as f32;
+            }
             norm(context.tier, context.norm, key, dim, &self.norm[..dim]);
             if let Some(index) = spec.rope {
                 let Rope { inv_freq, factor, pairs, .. } = &context.ropes[index];

@@ -5,7 +5,7 @@ use sws_kernels::functional::add;
 use sws_kernels::functional::elementary::sigmoid;
 
 use super::by_rows::by_rows;
-use super::norms::{NormVectors, norm, scale};
+use super::norms::{NormVectors, norm_rows, scale};
 use super::{ForwardError, ForwardPass, kept, streams};
 use crate::order::{Branch, Site};
 use crate::role::Role;
@@ -68,7 +68,7 @@ impl ForwardPass {
         let layer = &self.spec.layers[l];
         let branch = &mut branch[..hidden.len() / self.spec.state_width() * width];
         if let Some((by, vectors)) = weights.norm {
-            by_rows(branch, width, |_, rows| norm(tier, by, rows, width, vectors));
+            norm_rows(tier, by, branch, width, vectors);
         }
         scale(layer.residual.scale, branch);
         let branch = &*branch;
@@ -85,7 +85,9 @@ impl ForwardPass {
                 None => add(tier, branch, rows),
                 Some((gates, divisor)) => {
                     let rows = rows.chunks_exact_mut(width).zip(branch.chunks_exact(width));
-                    rows.for_each(|(row, branch)| add_shares(gates, divisor, branch, row));
+                    for (row, branch) in rows {
+                        add_shares(gates, divisor, branch, row);
+                    }
                 }
             }
         });
@@ -124,7 +126,7 @@ impl ForwardPass {
         let shared = &mut state.work.experts.shared[..state.hidden.len()];
         source.infrastructure(l, &[PieceKind::Norms], &mut |weights| {
             let weight = weights.vector(norms, Role::SharedPostNorm);
-            by_rows(shared, width, |_, rows| norm(tier, by, rows, width, weight));
+            norm_rows(tier, by, shared, width, weight);
             Ok(())
         })?;
         Ok(())

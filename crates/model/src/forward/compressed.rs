@@ -8,17 +8,16 @@
 mod pools;
 
 use sws_kernels::functional::{
-    Attention, IndexQuery, NormWeight, Queries, RopePairs, RopeShape, Selected,
-    attention as attend, rms_norm,
+    Attention, IndexQuery, NormWeight, Queries, RopePairs, RopeShape, Selected, attention as attend,
 };
 use sws_kernels::{
     MatmulJob, Matrix, OutputColumns, PackedInput, Packings, ScratchPool, Tier, threads_for,
 };
 
-use super::by_rows::by_rows;
 use super::indexer::{best, score};
 use super::linear::{MAX, Product, multiply, run};
 use super::mixer::{MixerContext, OutputRoom, Turned, project_out, turn};
+use super::norms::{rms_norm_rows, scale_row};
 use crate::layer_state::{CompressedState, SequenceState};
 use crate::order::{INDEX_POOL_ROLES, POOL_ROLES};
 use crate::role::Role;
@@ -41,7 +40,9 @@ impl CompressedWork {
         let mut width = 0;
         for spec in specs {
             let lens = CompressedWork::lens(spec, tokens, positions);
-            most.iter_mut().zip(lens).for_each(|(most, len)| *most = len.max(*most));
+            for (most, len) in most.iter_mut().zip(lens) {
+                *most = len.max(*most);
+            }
             groups = spec.groups.max(groups);
             width = (spec.query_width() / spec.groups).max(width);
         }
@@ -112,10 +113,10 @@ fn rotate(
     let q = grown(q, tokens * spec.query_width());
     let keys = grown(k, tokens * dim);
     let [cos, sin] = &tables.each[spec.rope];
-    by_rows(q, dim, |_, x| rms_norm(tier, x, dim, NormWeight::None, spec.eps));
+    rms_norm_rows(tier, q, dim, NormWeight::None, spec.eps);
     turn(tier, turned(spec, spec.heads, dim), (cos, sin), q);
     let weight = NormWeight::Plain(weights.vector(context.id(), Role::KvDownNorm));
-    by_rows(keys, dim, |_, x| rms_norm(tier, x, dim, weight, spec.eps));
+    rms_norm_rows(tier, keys, dim, weight, spec.eps);
     turn(tier, turned(spec, 1, dim), (cos, sin), keys);
     if let Some(it) = spec.indexer() {
         let index_q = &mut more.index_q[..tokens * it.width()];
@@ -123,7 +124,7 @@ fn rotate(
         // The scales of products and of heads. Both are positive, so their place does not change
         // the selection.
         let factor = (1.0 / (it.width() as f64).sqrt()) as f32;
-        more.index_weights[..tokens * it.heads].iter_mut().for_each(|weight| *weight *= factor);
+        scale_row(factor, &mut more.index_weights[..tokens * it.heads]);
     }
 }
 
@@ -140,7 +141,8 @@ fn pool(
     let index = spec.indexer().map(|it| (it.dim, INDEX_POOL_ROLES));
     let all = [Some((spec.head_dim, POOL_ROLES)), index].into_iter().flatten();
     for ((n, (dim, [_, _, bias, norm])), work) in all.enumerate().zip(&mut more.pools) {
-        let [bias, norm] = [bias, norm].map(|role| weights.vector(context.id(), role));
+        let bias = weights.vector(context.id(), bias);
+        let norm = weights.vector(context.id(), norm);
         let rope = &ropes[spec.rope];
         let index = n > 0;
         let pooling = Pooling { tier, layer, pools, dim, index, bias, norm, eps: spec.eps, rope };
@@ -201,7 +203,9 @@ fn attend_rows(
     }
     let [cos, sin] = &tables.each[spec.rope];
     let back = grown(&mut more.back, tokens * (spec.rotated / 2));
-    back.iter_mut().zip(sin).for_each(|(back, sin)| *back = -sin);
+    for (back, sin) in back.iter_mut().zip(sin) {
+        *back = -sin;
+    }
     turn(tier, turned(spec, spec.heads, dim), (cos, back), mixed);
 }
 
@@ -267,11 +271,12 @@ fn project(
             by = Some(Product::new(id, Role::IndexWeights, input, y, it.heads));
         }
     }
-    let ([rows, gates], [index_rows, index_gates]) = (rows, index_rows);
+    let [rows, gates] = rows;
+    let [index_rows, index_gates] = index_rows;
     let mut all = [Some(query), Some(keys), rows, gates, index_rows, index_gates, by];
     multiply(tier, weights, &mut all, scratch)?;
     let weight = NormWeight::Plain(weights.vector(id, Role::QueryDownNorm));
-    by_rows(low, rank, |_, x| rms_norm(tier, x, rank, weight, spec.eps));
+    rms_norm_rows(tier, low, rank, weight, spec.eps);
     packed.pack(tier, low, tokens, rank);
     let query = Product::new(id, Role::QueryUp, packed, grown(q, tokens * q_width), q_width);
     let indexing = spec.indexer().map(|it| {
@@ -332,7 +337,7 @@ fn project_rows(
     let end = first + block.row_count();
     while at < end {
         let mut jobs = [const { None }; MAX];
-        let (_, mut left) = OutputColumns::new(&mut *y, tokens, spec.group_width()).split_at(at);
+        let mut left = OutputColumns::new(&mut *y, tokens, spec.group_width()).split_at(at).1;
         for job in &mut jobs {
             let next = end.min((at / rank + 1) * rank);
             if at < next {

@@ -52,7 +52,9 @@ pub(super) fn conv(
     by_rows(mixed, hidden, |first, rows| {
         let all = all[first * 3 * hidden..].chunks_exact(3 * hidden);
         for (row, all) in rows.chunks_exact_mut(hidden).zip(all) {
-            row.iter_mut().zip(&all[hidden..]).for_each(|(y, gate)| *y *= gate);
+            for (y, gate) in row.iter_mut().zip(&all[hidden..]) {
+                *y *= gate;
+            }
         }
     });
     let room = OutputRoom { packed, branch, scratch };

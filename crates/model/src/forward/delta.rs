@@ -6,12 +6,13 @@ mod project;
 use sws_format::Span;
 use sws_kernels::functional::elementary::ln64;
 use sws_kernels::functional::{
-    NormWeight, Rates, RecurrenceInputs, ShortConv, decays, gate, l2_norm, rms_norm, sigmoid,
+    NormWeight, Rates, RecurrenceInputs, ShortConv, decays, gate, l2_norm, sigmoid,
 };
 use sws_kernels::{Strided, Tier};
 
 use super::by_rows::{by_rows, rows_of};
 use super::mixer::{MixerContext, OutputRoom, project_out};
+use super::norms::rms_norm_rows;
 use super::past::filter;
 use super::recurrence;
 use crate::layer_state::SequenceState;
@@ -60,7 +61,9 @@ pub(super) fn delta(
     norm_lengths(tier, spec, tokens, filtered);
 
     let rule = spec.recurrence();
-    let (filtered, decay, beta) = (&*filtered, &*decay, &*beta);
+    let filtered = &*filtered;
+    let decay = &*decay;
+    let beta = &*beta;
     let outputs = grown(outputs, rule.output_len(tokens));
     let mixed = grown(mixed, tokens * values);
     let inputs = |span: &Span| {
@@ -77,7 +80,7 @@ pub(super) fn delta(
     recurrence::run(context, &rule, sequences, inputs, (outputs, &mut *mixed));
 
     let weight = NormWeight::Plain(weights.vector(id, Role::MixedNorm));
-    by_rows(mixed, spec.value_dim, |_, x| rms_norm(tier, x, spec.value_dim, weight, spec.eps));
+    rms_norm_rows(tier, mixed, spec.value_dim, weight, spec.eps);
     by_rows(gates, values, |first, gates| {
         gate(tier, spec.gate, gates, &mixed[first * values..][..gates.len()]);
     });

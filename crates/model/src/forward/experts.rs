@@ -69,8 +69,8 @@ impl CpuExecutor<'_> {
         let all = self.input.map(PackedInput::tokens);
         let top_k = batch.routed.top_k;
         each(packing, total * hidden, |job| {
-            if let Some((input, places)) =
-                job.take().filter(|(_, places)| Some(places.len()) != all)
+            if let Some((input, places)) = job.take()
+                && Some(places.len()) != all
             {
                 let row = |i: usize| &batch.x[places[i] / top_k * hidden..][..hidden];
                 input.pack_rows(tier, places.len(), hidden, row);
@@ -184,7 +184,9 @@ impl CpuExecutor<'_> {
         // after another.
         let mut order = [0; MAX];
         let order = &mut order[..experts.len()];
-        order.iter_mut().zip(0..).for_each(|(slot, i)| *slot = i);
+        for (slot, i) in order.iter_mut().zip(0..) {
+            *slot = i;
+        }
         order.sort_unstable_by_key(|&i| experts[i]);
         let mut products = [const { None }; MAX];
         let mut left = &mut *outputs;

@@ -6,7 +6,7 @@ use sws_kernels::functional::soft_cap;
 use super::by_rows::by_rows;
 use super::linear::{Product, multiply};
 use super::mixer::add_bias;
-use super::norms::{NormVectors, norm, scale};
+use super::norms::{NormVectors, norm_rows, scale};
 use super::{ForwardError, ForwardPass, LogitRows, streams};
 use crate::role::Role;
 use crate::source::WeightSource;
@@ -38,7 +38,7 @@ impl ForwardPass {
             let (piece, tensor) = self.spec.final_norm();
             let by = self.spec.head.norm;
             let vectors = NormVectors::of(weights, piece, tensor.role, by);
-            by_rows(x, width, |_, x| norm(tier, by, x, width, vectors));
+            norm_rows(tier, by, x, width, vectors);
             Ok(())
         })?;
         Ok(x)
@@ -94,7 +94,7 @@ impl ForwardPass {
                 let (piece, tensor) = self.spec.final_norm();
                 let by = self.spec.head.norm;
                 let vectors = NormVectors::of(weights, piece, tensor.role, by);
-                by_rows(x, width, |_, x| norm(tier, by, x, width, vectors));
+                norm_rows(tier, by, x, width, vectors);
                 input.pack(tier, x, count, width);
             }
             let head = Product::new(

@@ -23,6 +23,7 @@ use sws_kernels::{PackedInput, Tier, threads_for};
 use super::by_rows::{by_rows, rows_of};
 use super::linear::Product;
 use super::mixer::{MixerContext, Turned, grow_heads, turn};
+use super::norms::scale_row;
 use crate::layer_state::{LatentState, SequenceState};
 use crate::role::Role;
 use crate::spec::{IndexerSpec, LatentSpec};
@@ -92,13 +93,14 @@ pub(super) fn select(
     let &MixerContext { tier, layer: l, ropes, spans, .. } = context;
     let &IndexerSpec { heads, dim, turns_last, eps, pairs, group, .. } = indexer;
     let IndexWork { q, k, weights, gates, parts, scores, selection } = work;
-    let tokens: usize = spans.iter().map(|span| span.tokens).sum();
+    let tokens = context.tokens();
     let q = &mut q[..tokens * indexer.width()];
     let k = &mut k[..tokens * dim];
     let weights = &mut weights[..tokens * heads];
     by_rows(k, dim, |_, k| layer_norm(tier, k, dim, weight, Some(bias), eps));
     if let Some(index) = spec.rope {
-        let ([cos, sin], angles) = (&tables[index], ropes[index].inv_freq.len());
+        let [cos, sin] = &tables[index];
+        let angles = ropes[index].inv_freq.len();
         for (x, heads) in [(&mut *q, heads), (&mut *k, 1)] {
             let offset = if turns_last { dim - 2 * angles } else { 0 };
             let shape = RopeShape { heads, head_dim: dim, offset, pairs };
@@ -111,7 +113,7 @@ pub(super) fn select(
     // The scales of products and of heads. Both are positive, so their place does not change the
     // selection.
     let factor = (1.0 / (indexer.width() as f64).sqrt()) as f32;
-    weights.iter_mut().for_each(|weight| *weight *= factor);
+    scale_row(factor, weights);
 
     for span in spans {
         let cache = sequences[span.sequence].layer(l).latent();
@@ -191,8 +193,9 @@ fn pooled<'p>(
     for (place, (key, logits)) in rows.enumerate() {
         let [of_key, gates] = cache.parts(number * group + place);
         key.copy_from_slice(of_key);
-        let sums = gates.iter().zip(&bias[place * dim..]).map(|(gate, bias)| gate + bias);
-        logits.iter_mut().zip(sums).for_each(|(logit, sum)| *logit = sum);
+        for ((logit, gate), bias) in logits.iter_mut().zip(gates).zip(&bias[place * dim..]) {
+            *logit = gate + bias;
+        }
     }
     let key = grown(key, dim);
     pool(tier, keys, logits, key);
@@ -201,17 +204,23 @@ fn pooled<'p>(
 
 /// Replaces the numbers of the first `kept` groups in a list by the positions of these groups.
 pub(super) fn expand(list: &mut [u32], kept: usize, group: usize) {
-    for place in (0..kept).rev().filter(|_| group > 1) {
+    if group <= 1 {
+        return;
+    }
+    for place in (0..kept).rev() {
         let first = list[place] * group as u32;
-        let positions = &mut list[place * group..][..group];
-        (first..).zip(positions).for_each(|(position, place)| *place = position);
+        for (position, place) in (first..).zip(&mut list[place * group..][..group]) {
+            *place = position;
+        }
     }
 }
 
 /// Writes these positions to a list from a place on, and ends the list after them.
 pub(super) fn end_with(list: &mut [u32], place: usize, positions: Range<usize>) {
     let (own, rest) = list[place..].split_at_mut(positions.len());
-    (positions.start as u32..).zip(own).for_each(|(position, place)| *place = position);
+    for (position, place) in (positions.start as u32..).zip(own) {
+        *place = position;
+    }
     rest.fill(Selected::END);
 }
 
@@ -234,7 +243,11 @@ pub(super) fn best(scores: &[f32], list: &mut [u32]) {
             top_k(scores, list);
             list.sort_unstable();
         }
-        false => (0..).zip(list).for_each(|(position, place)| *place = position),
+        false => {
+            for (position, place) in (0..).zip(list) {
+                *place = position;
+            }
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use sws_kernels::functional::gate;
 use super::branches::BranchWeights;
 use super::by_rows::by_rows;
 use super::linear::{Product, multiply};
-use super::norms::{NormVectors, norm, scale};
+use super::norms::{NormVectors, norm_rows, scale};
 use super::rows::look_up;
 use super::{ForwardError, ForwardPass};
 use crate::order::Site;
@@ -41,7 +41,7 @@ impl ForwardPass {
             multiply(tier, weights, &mut [Some(product)], scratch)?;
             scale(spec.product_scale, y);
             let weight = weights.vector(norms, Role::LayerInputsNorm);
-            by_rows(y, spec.width, |_, rows| norm(tier, by, rows, spec.width, weight));
+            norm_rows(tier, by, y, spec.width, weight);
             Ok(())
         })?;
         look_up((&self.spec, 0), (pass, sequences), source, &mut |place, row| {

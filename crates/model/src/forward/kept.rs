@@ -49,7 +49,8 @@ impl<'a> Mixes<'a> {
         let vector = |role| weights.vector(piece, role);
         let mix = match normed {
             None => {
-                let (norm, eps) = (vector(norm), spec.layers[layer].norm.eps());
+                let norm = vector(norm);
+                let eps = spec.layers[layer].norm.eps();
                 Mix::OfStates(StateWeights { norm, row: vector(row), eps })
             }
             Some(_) if branch.mixes() == 0 => Mix::State,
@@ -93,7 +94,8 @@ pub(super) fn mix_normed(tier: Tier, (row, eps): (&[f32], f32), x: &[f32], y: &m
     let count = x.len() / width;
     let mut shares = [0.0; MAX_STATES];
     let mut factors = [0.0; MAX_STATES];
-    let (shares, factors) = (&mut shares[..count], &mut factors[..count]);
+    let shares = &mut shares[..count];
+    let factors = &mut factors[..count];
     dots(tier, x, x, width, factors);
     for ((share, factor), x) in shares.iter_mut().zip(&mut *factors).zip(x.chunks_exact(width)) {
         *factor = 1.0 / (*factor / width as f32 + eps).sqrt();

@@ -30,6 +30,7 @@ use super::by_rows::{HeadPart, by_rows, gather, rows_of};
 use super::indexer;
 use super::linear::{MAX, Product, multiply};
 use super::mixer::{MixerContext, OutputRoom, Turned, grow_heads, project_out, temper, turn};
+use super::norms::{rms_norm_rows, scale_row};
 use crate::layer_state::SequenceState;
 use crate::role::Role;
 use crate::rope::Rope;
@@ -104,8 +105,8 @@ fn project(
         let width = context.hidden;
         let x = grown(v, tokens * width);
         x.copy_from_slice(&normed[..tokens * width]);
-        let [norm, bias] =
-            [Role::IndexQueryNorm, Role::IndexQueryNormBias].map(|role| weights.vector(id, role));
+        let norm = weights.vector(id, Role::IndexQueryNorm);
+        let bias = weights.vector(id, Role::IndexQueryNormBias);
         by_rows(x, width, |_, x| layer_norm(tier, x, width, norm, Some(bias), indexer.eps));
         packed.pack(tier, x, tokens, width);
         return multiply(tier, weights, &mut [index.of_query(spec, id, packed)], scratch);
@@ -123,7 +124,7 @@ fn project(
         gather(low, whole, (&mut *both, cols, rank));
     }
     let weight = NormWeight::Plain(weights.vector(id, Role::QueryDownNorm));
-    by_rows(low, rank, |_, x| rms_norm(tier, x, rank, weight, spec.eps));
+    rms_norm_rows(tier, low, rank, weight, spec.eps);
     packed.pack(tier, low, tokens, rank);
     if !with_gates {
         let query = Product::new(id, Role::QueryUp, packed, q, q_width);
@@ -167,7 +168,7 @@ fn rotate(
             let latent = &mut row[..spec.rank];
             rms_norm(tier, latent, spec.rank, weight, spec.eps);
             if spec.latent_scale != 1.0 {
-                latent.iter_mut().for_each(|x| *x *= spec.latent_scale);
+                scale_row(spec.latent_scale, latent);
             }
             if let Some(weight) = of_key {
                 rms_norm(tier, &mut row[spec.rank..], spec.rotated, weight, spec.eps);
@@ -176,7 +177,8 @@ fn rotate(
     });
     if let Some(index) = spec.rope {
         let Rope { inv_freq, pairs, .. } = &ropes[index];
-        let ([cos, sin], angles) = (&tables.each[index], inv_freq.len());
+        let [cos, sin] = &tables.each[index];
+        let angles = inv_freq.len();
         let head_dim = spec.plain + spec.rotated;
         for (x, heads, head_dim, offset) in
             [(&mut *q, spec.heads, head_dim, spec.plain), (&mut *latents, 1, width, spec.rank)]
@@ -189,9 +191,9 @@ fn rotate(
     }
     temper(spec.temperature, spans, q, q_width);
     if spec.head_growth {
-        let roles = [Role::QueryGrowth, Role::QueryGrowthBias];
-        let of_heads = roles.map(|role| weights.vector(context.id(), role));
-        grow_heads(of_heads, spans, q, spec.plain + spec.rotated);
+        let factors = weights.vector(context.id(), Role::QueryGrowth);
+        let bias = weights.vector(context.id(), Role::QueryGrowthBias);
+        grow_heads([factors, bias], spans, q, spec.plain + spec.rotated);
     }
 }
 
@@ -204,21 +206,29 @@ fn remember(
     work: &mut Workspace,
 ) {
     let AttentionWork { k: latents, index, tables, .. } = &mut work.attention;
-    for span in context.spans.iter().filter(|_| spec.has_latents()) {
-        let rows = rows_of(span, latents, spec.width());
-        sequences[span.sequence].layer(context.layer).latent().append(span.first_position, rows);
+    let id = context.id();
+    if spec.has_latents() {
+        for span in context.spans {
+            let rows = rows_of(span, latents, spec.width());
+            let state = sequences[span.sequence].layer(context.layer).latent();
+            state.append(span.first_position, rows);
+        }
     }
     if let Some(indexer) = spec.indexer() {
-        let roles = [Role::IndexPoolBias, Role::IndexKeyNorm, Role::IndexKeyNormBias];
-        let vectors = roles.map(|role| match role {
-            Role::IndexPoolBias if !indexer.is_pooled() => &[][..],
-            role => weights.vector(context.id(), role),
-        });
-        let grown = spec.head_growth.then(|| {
-            let roles = [Role::IndexGrowth, Role::IndexGrowthBias];
-            roles.map(|role| weights.vector(context.id(), role))
-        });
-        let vectors = (vectors, grown);
+        let pool_bias = match indexer.is_pooled() {
+            true => weights.vector(id, Role::IndexPoolBias),
+            false => &[],
+        };
+        let norm = weights.vector(id, Role::IndexKeyNorm);
+        let bias = weights.vector(id, Role::IndexKeyNormBias);
+        let grown = match spec.head_growth {
+            true => Some([
+                weights.vector(id, Role::IndexGrowth),
+                weights.vector(id, Role::IndexGrowthBias),
+            ]),
+            false => None,
+        };
+        let vectors = ([pool_bias, norm, bias], grown);
         indexer::select(context, (spec, indexer), vectors, sequences, index, &tables.each);
     }
 }
@@ -301,7 +311,7 @@ fn gate(
     let each = spec.value_width() / rows;
     by_rows(grown(&mut own.mixed, tokens * spec.value_width()), each, |first, x| {
         for (x, gate) in x.chunks_exact_mut(each).zip(&gates[first..]) {
-            x.iter_mut().for_each(|x| *x *= gate);
+            scale_row(*gate, x);
         }
     });
     Ok(())

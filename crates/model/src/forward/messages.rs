@@ -12,7 +12,7 @@ use sws_kernels::{PackedInput, Packings, ScratchPool, Tier};
 use super::by_rows::by_rows;
 use super::kept::{Mixes, mix_normed};
 use super::linear::{Product, multiply};
-use super::norms::{NormVectors, norm};
+use super::norms::{NormVectors, norm_rows};
 use super::{ForwardError, ForwardPass};
 use crate::order::{Branch, Receiver};
 use crate::role::Role;
@@ -53,11 +53,13 @@ impl ForwardPass {
         let Some(of) = round.filter(|of| layer == of.first) else { return };
         let width = spec.hidden;
         let all = spec.state_width();
-        let (first, count) = (1 + spec.kept_before(of.first), spec.kept_in(of));
+        let first = 1 + spec.kept_before(of.first);
+        let count = spec.kept_in(of);
         let behind = 1 + spec.kept_before(spec.layers.len());
         by_rows(&mut state.hidden, all, |_, x| {
             for x in x.chunks_exact_mut(all) {
-                let (kept, last) = ((first + 1) * width, (behind + count - 1) * width);
+                let kept = (first + 1) * width;
+                let last = (behind + count - 1) * width;
                 x.copy_within(kept..kept + (count - 1) * width, behind * width);
                 x.copy_within(..width, last);
                 x.copy_within(first * width..(first + 1) * width, 0);
@@ -99,7 +101,7 @@ pub(super) fn read_mixer(
             true => NormVectors::of(weights, norms, role, by),
             false => vectors,
         };
-        by_rows(y, width, |_, rows| norm(tier, by, rows, width, vectors));
+        norm_rows(tier, by, y, width, vectors);
         to.pack(tier, y, tokens, width);
     }
     work.messages.states = states;
@@ -121,7 +123,8 @@ pub(super) fn receive(
 ) -> Result<(), SourceError> {
     let of = spec.looped.expect("layers that a pass visits several times");
     let eps = spec.kept.and_then(|kept| kept.normed).expect("mixes of normed states");
-    let (width, rank) = (spec.hidden, of.rank);
+    let width = spec.hidden;
+    let rank = of.rank;
     let all = spec.state_width();
     let tokens = y.len() / width;
     let MessageWork {
@@ -163,7 +166,8 @@ pub(super) fn receive(
         Some(Product::new(piece, gain, of_low, &mut *gains, width)),
     ];
     multiply(tier, weights, &mut products, scratch)?;
-    let (forgets, gains) = (&*forgets, &*gains);
+    let forgets = &*forgets;
+    let gains = &*gains;
     by_rows(y, 1, |first, y| {
         let given = message[first..].iter().zip(&forgets[first..]).zip(&gains[first..]);
         for (y, ((message, forget), gain)) in y.iter_mut().zip(given) {

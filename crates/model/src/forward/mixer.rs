@@ -8,7 +8,7 @@ use sws_kernels::{PackedInput, ScratchPool, Tier};
 
 use super::by_rows::by_rows;
 use super::linear::{Product, multiply};
-use super::norms::scale;
+use super::norms::{scale, scale_row};
 use crate::role::Role;
 use crate::rope::Rope;
 use crate::source::{SourceError, Weights};
@@ -78,7 +78,7 @@ pub(super) fn grow_heads(grown: [&[f32]; 2], spans: &[Span], q: &mut [f32], head
             let logarithm = ln64((1 + position) as f64) as f32;
             for ((head, factor), bias) in row.chunks_exact_mut(head_dim).zip(factors).zip(bias) {
                 let by = factor * logarithm + bias;
-                head.iter_mut().for_each(|x| *x *= by);
+                scale_row(by, head);
             }
         }
     }
@@ -117,6 +117,8 @@ pub(super) fn project_out(
 /// Adds `bias` to every row.
 pub(super) fn add_bias(tier: Tier, bias: &[f32], rows: &mut [f32]) {
     by_rows(rows, bias.len(), |_, rows| {
-        rows.chunks_exact_mut(bias.len()).for_each(|row| add(tier, bias, row));
+        for row in rows.chunks_exact_mut(bias.len()) {
+            add(tier, bias, row);
+        }
     });
 }

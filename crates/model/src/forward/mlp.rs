@@ -7,6 +7,7 @@ use sws_kernels::{PackedInput, ScratchPool, Tier};
 use super::by_rows::by_rows;
 use super::linear::{Product, multiply};
 use super::mixer::add_bias;
+use super::norms::scale_row;
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
 use crate::spec::{GateUp, MlpSpec};
@@ -83,7 +84,7 @@ pub(super) fn weighed_mlp(
     multiply(tier, weights, &mut [Some(product)], scratch)?;
     let activated = activate(tier, spec, of_gates, ups);
     for (part, factor) in activated.chunks_exact_mut(each).zip(factors) {
-        part.iter_mut().for_each(|x| *x *= factor);
+        scale_row(*factor, part);
     }
     if packed.is_empty() {
         packed.push(PackedInput::new());
@@ -153,11 +154,15 @@ pub(super) fn gates_and_ups<'x>(
     ups: &'x [f32],
 ) -> [(&'x [f32], usize); 2] {
     let width = spec.width;
-    let both = || gates[2 * row * width..][..2 * width].split_at(width);
     match spec.gate_up {
-        GateUp::Ups => [gates, gates].map(|all| (&all[row * width..][..width], 1)),
-        GateUp::Separate => [gates, ups].map(|all| (&all[row * width..][..width], 1)),
-        GateUp::Halves => [(both().0, 1), (both().1, 1)],
+        GateUp::Ups => [(&gates[row * width..][..width], 1); 2],
+        GateUp::Separate => {
+            [(&gates[row * width..][..width], 1), (&ups[row * width..][..width], 1)]
+        }
+        GateUp::Halves => {
+            let (gates, ups) = gates[2 * row * width..][..2 * width].split_at(width);
+            [(gates, 1), (ups, 1)]
+        }
         GateUp::Interleaved => {
             let both = &gates[2 * row * width..][..2 * width];
             [(both, 2), (&both[1..], 2)]

@@ -47,7 +47,7 @@ use crate::workspace::{Workspace, grown};
 use branches::BranchWeights;
 use by_rows::by_rows;
 pub use error::ForwardError;
-use norms::{NormVectors, norm, scale};
+use norms::{NormVectors, norm_rows, scale};
 use past::{Conv, add_conv};
 pub use router::RouterProbe;
 pub use size::PassSize;
@@ -281,7 +281,7 @@ impl ForwardPass {
         let norms = PieceId::new(0, PieceKind::Norms);
         source.infrastructure(0, &[PieceKind::Norms], &mut |weights| {
             let vectors = NormVectors::of(weights, norms, Role::EmbeddingNorm, by);
-            by_rows(hidden, width, |_, rows| norm(tier, by, rows, width, vectors));
+            norm_rows(tier, by, hidden, width, vectors);
             Ok(())
         })?;
         Ok(())
@@ -396,10 +396,7 @@ impl ForwardPass {
             let branch = (&mut *work.branch, &*work.streams.weights);
             self.add_branch((l, Site::Ffn), BranchWeights::NONE, branch, hidden);
         }
-        if l.checked_sub(1)
-            .and_then(|last| self.spec.layers[last].moe())
-            .is_some_and(|it| it.added_later)
-        {
+        if l > 0 && self.spec.layers[l - 1].moe().is_some_and(|it| it.added_later) {
             let later = &work.experts.later;
             by_rows(hidden, self.spec.hidden, |first, rows| {
                 add(self.tier, &later[first * self.spec.hidden..][..rows.len()], rows);

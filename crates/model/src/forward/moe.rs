@@ -10,7 +10,7 @@ use super::by_rows::by_rows;
 use super::experts::{CpuExecutor, ROWS_TOGETHER, TOGETHER};
 use super::linear::{Product, multiply};
 use super::mlp::{MlpBlock, gated_mlp, weighed_mlp};
-use super::norms::{NormVectors, norm, scale};
+use super::norms::{NormVectors, norm_rows, scale, scale_row};
 use super::router;
 use super::strips::strips;
 use super::{ForwardError, ForwardPass};
@@ -97,7 +97,7 @@ impl ForwardPass {
                     sigmoid(tier, gates);
                     by_rows(y, hidden, |first, rows| {
                         for (row, gate) in rows.chunks_exact_mut(hidden).zip(&gates[first..]) {
-                            row.iter_mut().for_each(|y| *y *= gate);
+                            scale_row(*gate, row);
                         }
                     });
                 }
@@ -131,7 +131,7 @@ impl ForwardPass {
                 multiply(tier, weights, &mut [Some(down)], scratch)?;
                 if let Some(by) = input_norm {
                     let vectors = NormVectors::of(weights, id, Role::LatentInputNorm, by);
-                    by_rows(y, latent, |_, rows| norm(tier, by, rows, latent, vectors));
+                    norm_rows(tier, by, y, latent, vectors);
                 }
                 Ok(())
             })?;
@@ -182,7 +182,7 @@ impl ForwardPass {
         let Workspace { x, input, routed, .. } = work;
         for (row, weight) in x.chunks_exact_mut(hidden).zip(&mut routed.weights) {
             let weight = std::mem::replace(weight, 1.0);
-            row.iter_mut().for_each(|x| *x *= weight);
+            scale_row(weight, row);
         }
         if tokens <= self.strip {
             input.pack(self.tier, &x[..tokens * hidden], tokens, hidden);
@@ -291,16 +291,15 @@ impl ForwardPass {
         let by = self.spec.layers[l].norm;
         let id = PieceId::new(l as u32, PieceKind::SharedExpert);
         source.infrastructure(l, &[PieceKind::SharedExpert], &mut |weights| {
-            let norm_rows = |by, rows: &mut [f32]| {
-                let vectors = NormVectors::of(weights, id, Role::LatentNorm, by);
-                by_rows(rows, width, |_, rows| norm(tier, by, rows, width, vectors));
-            };
             if let LatentNorm::OfEach(by) = spec.latent_norm {
-                norm_rows(by, &mut experts.outputs[..routed.choices.len() * width]);
+                let vectors = NormVectors::of(weights, id, Role::LatentNorm, by);
+                let outputs = &mut experts.outputs[..routed.choices.len() * width];
+                norm_rows(tier, by, outputs, width, vectors);
             }
             sum(tier, routed, experts, width, rows);
             if spec.latent_norm == LatentNorm::OfSum {
-                norm_rows(by, rows);
+                let vectors = NormVectors::of(weights, id, Role::LatentNorm, by);
+                norm_rows(tier, by, rows, width, vectors);
             }
             Ok(())
         })?;
@@ -345,7 +344,7 @@ impl ForwardPass {
         source.infrastructure(l, &[PieceKind::Norms], &mut |weights| {
             let norms = PieceId::new(l as u32, PieceKind::Norms);
             let weight = weights.vector(norms, Role::ExpertsPostNorm);
-            by_rows(y, hidden, |_, rows| norm(self.tier, by, rows, hidden, weight));
+            norm_rows(self.tier, by, y, hidden, weight);
             Ok(())
         })?;
         Ok(())
@@ -388,8 +387,8 @@ fn pack_strip(
 /// True if all matrices of an expert are in memory.
 fn is_whole(weights: &mut dyn Weights, layer: usize, expert: u32, spec: MlpSpec) -> bool {
     let id = PieceId::expert(layer as u32, expert);
-    let roles = spec.gates().iter().map(|&(role, _)| role).chain([Role::Down]);
-    roles.into_iter().all(|role| weights.matrix(id, role).is_some())
+    let has = |role| weights.matrix(id, role).is_some();
+    spec.gates().iter().all(|&(role, _)| has(role)) && has(Role::Down)
 }
 
 /// Sorts the choices by expert, then by token.

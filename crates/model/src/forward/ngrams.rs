@@ -15,7 +15,7 @@ use super::past::filter;
 use crate::layer_state::SequenceState;
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
-use crate::spec::{ModelSpec, NgramNumbers, NgramSpec};
+use crate::spec::{LayerSpec, ModelSpec, NgramNumbers, NgramSpec};
 use crate::workspace::{AttentionWork, DeltaWork, Workspace, grown};
 
 /// A table whose stored numbers select a row that does not exist.
@@ -36,8 +36,7 @@ pub(super) fn find(
 ) -> Result<(), SourceError> {
     let layer = &model.layers[l];
     let Some(spec) = &layer.ngrams else { return Ok(()) };
-    let before = layer.mixer.memory().map_or(0, |memory| memory.past);
-    let before = before + spec.conv_past(model.state_width());
+    let before = past_of_mixer(layer) + spec.conv_past(model.state_width());
     numbers.resize(pass.len() * spec.rows(), 0);
     for span in &pass.spans {
         let past = &sequences[span.sequence].layers[l].past()[before..];
@@ -45,6 +44,11 @@ pub(super) fn find(
         hash((l, spec), weights, text, &mut numbers[span.first_row * spec.rows()..])?;
     }
     Ok(())
+}
+
+/// Number of inputs of earlier tokens that the mixer of a layer remembers, before those of n-grams.
+fn past_of_mixer(layer: &LayerSpec) -> usize {
+    layer.mixer.memory().map_or(0, |memory| memory.past)
 }
 
 /// Tokens of a sequence, and the tokens before them.
@@ -93,18 +97,24 @@ fn hash(
         let mut mixed = 0i64;
         let mut ended = false;
         for back in 0..spec.size {
-            let at = text.token(token, back).filter(|_| !ended).unwrap_or(spec.end);
+            let at = match text.token(token, back) {
+                Some(at) if !ended => at,
+                _ => spec.end,
+            };
             // An n-gram never reaches across an end token before its last token.
             ended |= back > 0 && at == spec.end;
             mixed ^= i64::from(at).wrapping_mul(multipliers.get(back));
             let Some(length) = back.checked_sub(1) else { continue };
             let first = length * spec.heads;
             for (head, number) in (first..).zip(&mut numbers[first..first + spec.heads]) {
-                let row = mixed.checked_rem_euclid(sizes.get(head));
-                let row = row.and_then(|row| row.checked_add(offsets.get(head)));
-                let row =
-                    row.filter(|row| (0..limit).contains(row)).ok_or(BadNgramTable { layer })?;
-                *number = row as u64;
+                if let Some(row) = mixed.checked_rem_euclid(sizes.get(head))
+                    && let Some(row) = row.checked_add(offsets.get(head))
+                    && (0..limit).contains(&row)
+                {
+                    *number = row as u64;
+                } else {
+                    return Err(BadNgramTable { layer });
+                }
             }
         }
     }
@@ -168,13 +178,17 @@ pub(super) fn ngrams(
         dots(tier, &keys[part.clone()], &queries[part], width, gates);
     });
     let root = (width as f32).sqrt();
-    gates.iter_mut().for_each(|gate| *gate = signed_root(*gate / root));
+    for gate in &mut *gates {
+        *gate = signed_root(*gate / root);
+    }
     sigmoid(tier, gates);
     let gated = grown(mixed, count * all);
     by_rows(gated, width, |first, rows| {
         for (row, to) in (first..).zip(rows.chunks_exact_mut(width)) {
             let value = &values[row / (all / width) * width..][..width];
-            to.iter_mut().zip(value).for_each(|(to, value)| *to = gates[row] * value);
+            for (to, value) in to.iter_mut().zip(value) {
+                *to = gates[row] * value;
+            }
         }
     });
     let normed = queries;
@@ -184,7 +198,7 @@ pub(super) fn ngrams(
     let weight = weights.vector(id, Role::NgramConv);
     let rule = ShortConv { taps, dilation: spec.size, weight, bias: None, silu: true };
     let filtered = keys;
-    let before = layer.mixer.memory().map_or(0, |memory| memory.past);
+    let before = past_of_mixer(layer);
     let batch = (spans, &mut *sequences);
     filter(tier, &rule, batch, |of| &mut of.past(l)[before..], (normed, &mut *filtered, all));
     for span in spans {

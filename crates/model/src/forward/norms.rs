@@ -12,7 +12,15 @@ use crate::spec::Norm;
 /// Multiplies every number by `factor`.
 pub(super) fn scale(factor: f32, x: &mut [f32]) {
     if factor != 1.0 {
-        by_rows(x, 1, |_, x| x.iter_mut().for_each(|x| *x *= factor));
+        by_rows(x, 1, |_, x| scale_row(factor, x));
+    }
+}
+
+/// Multiplies the numbers of a row by `factor`, on this thread.
+#[inline]
+pub(super) fn scale_row(factor: f32, row: &mut [f32]) {
+    for x in row {
+        *x *= factor;
     }
 }
 
@@ -39,7 +47,10 @@ impl<'w> NormVectors<'w> {
             _ => None,
         };
         let weight = if by.has_weight() { weights.vector(piece, role) } else { &[] };
-        let bias = bias.filter(|_| by.has_bias()).map(|role| weights.vector(piece, role));
+        let bias = match bias {
+            Some(role) if by.has_bias() => Some(weights.vector(piece, role)),
+            _ => None,
+        };
         NormVectors { weight, bias }
     }
 }
@@ -63,12 +74,37 @@ pub(super) fn norm<'w>(
         Norm::Unweighted { eps } => rms_norm(tier, rows, width, NormWeight::None, eps),
         Norm::OfScaled { eps } => {
             for row in rows.chunks_exact_mut(width) {
-                row.iter_mut().zip(weight).for_each(|(x, weight)| *x *= 1.0 + weight);
+                for (x, weight) in row.iter_mut().zip(weight) {
+                    *x *= 1.0 + weight;
+                }
             }
             rms_norm(tier, rows, width, NormWeight::None, eps);
         }
         Norm::Layer { eps, .. } => layer_norm(tier, rows, width, weight, bias, eps),
     }
+}
+
+/// [`norm`], on several threads if there are many rows.
+pub(super) fn norm_rows<'w>(
+    tier: Tier,
+    by: Norm,
+    rows: &mut [f32],
+    width: usize,
+    vectors: impl Into<NormVectors<'w>>,
+) {
+    let vectors = vectors.into();
+    by_rows(rows, width, |_, rows| norm(tier, by, rows, width, vectors));
+}
+
+/// [`rms_norm`], on several threads if there are many rows.
+pub(super) fn rms_norm_rows(
+    tier: Tier,
+    rows: &mut [f32],
+    width: usize,
+    weight: NormWeight<'_>,
+    eps: f32,
+) {
+    by_rows(rows, width, |_, rows| rms_norm(tier, rows, width, weight, eps));
 }
 
 /// Norms each stream of some tokens [tokens, streams, width] with weights of its own [streams,

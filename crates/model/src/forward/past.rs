@@ -77,8 +77,9 @@ fn add_tap(row: &[f32], weight: &[f32], (own, taps): (&[f32], usize), y: &mut [f
     let heads = y.chunks_exact_mut(each).zip(row.chunks_exact(each));
     let heads = heads.zip(weight.chunks_exact(each)).zip(own.iter().step_by(taps));
     for (((y, x), weight), own) in heads {
-        let terms = x.iter().zip(weight).map(|(x, weight)| x * (weight + own));
-        y.iter_mut().zip(terms).for_each(|(y, term)| *y += term);
+        for ((y, x), weight) in y.iter_mut().zip(x).zip(weight) {
+            *y += x * (weight + own);
+        }
     }
 }
 
@@ -88,7 +89,9 @@ fn add_result(tier: Tier, conv: AddedConv, y: &[f32], (x, width): (&mut [f32], u
     by_rows(x, width, |first, x| {
         add(tier, &y[first * width..][..x.len()], x);
         if let Some(divisor) = divisor {
-            x.iter_mut().for_each(|x| *x /= divisor);
+            for x in x {
+                *x /= divisor;
+            }
         }
     });
 }

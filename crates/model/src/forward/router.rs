@@ -11,7 +11,7 @@ use sws_kernels::{PackedInput, ScratchPool, Tier};
 use super::kept::Mixes;
 use super::linear::{Product, multiply};
 use super::mixer::add_bias;
-use super::norms::{NormVectors, norm, scale};
+use super::norms::{NormVectors, norm, scale, scale_row};
 use super::streams::{Gated, gate_normed, gated, mix, weigh};
 use crate::order::{Branch, Site};
 use crate::role::Role;
@@ -225,7 +225,7 @@ fn weigh_ranked(router: RankedRouter, weights: &mut [f32]) {
         Renormalise::Sum { plus } => divide(weights, sum + plus),
         Renormalise::AtLeast(least) => divide(weights, sum.max(least)),
     }
-    weights.iter_mut().for_each(|weight| *weight *= router.scale);
+    scale_row(router.scale, weights);
 }
 
 /// Selects the experts of a token one after another, each by its share of the logits near it.

@@ -83,8 +83,14 @@ fn find(
 pub(super) fn bytes_for(spec: &ModelSpec, tokens: usize) -> usize {
     let ngrams = spec.layers.iter().filter_map(|layer| layer.ngrams.as_ref());
     let kept = ngrams.map(NgramSpec::width).max().unwrap_or(0);
-    let of_layers = || (0..spec.layers.len()).map(|layer| spec.rows_of_token(layer));
-    let ordered = of_layers().sum::<usize>() * (size_of::<u64>() + size_of::<usize>());
-    let found = of_layers().max().unwrap_or(0) * size_of::<u64>();
+    let mut all = 0;
+    let mut most = 0;
+    for layer in 0..spec.layers.len() {
+        let rows = spec.rows_of_token(layer);
+        all += rows;
+        most = rows.max(most);
+    }
+    let ordered = all * (size_of::<u64>() + size_of::<usize>());
+    let found = most * size_of::<u64>();
     tokens * (kept * size_of::<f32>() + ordered + found)
 }

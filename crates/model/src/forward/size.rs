@@ -280,7 +280,8 @@ impl Mixers {
         // A copy of the hidden state, normed once more.
         let of_hidden = spec.indexer().is_some_and(|indexer| indexer.of_hidden);
         let copy = if of_hidden { hidden } else { 0 };
-        let (latents, packed) = (latents.max(copy), low.max(values).max(copy));
+        let latents = latents.max(copy);
+        let packed = low.max(values).max(copy);
         self.add([spec.query_width(), spec.width(), latents, values, packed, spec.rank]);
         self.seen = positions.max(self.seen);
         let rows = rows_together(tokens, spec.heads);
@@ -390,13 +391,12 @@ impl ExpertSizes {
         let most = if few < tokens { few } else { tokens - 1 };
         let packed = PackedInput::bytes_for(packings, most, hidden);
         // Buffers of several experts computed together, except the first.
-        let others: usize = (1..TOGETHER.min(self.count).min(chosen))
-            .map(|place| {
-                let rows = tokens.min(ROWS_TOGETHER - place);
-                PackedInput::bytes_for(packings, rows.min(most), hidden)
-                    + PackedInput::bytes_for(packings, rows, self.mlps.width)
-            })
-            .sum();
+        let mut others = 0;
+        for place in 1..TOGETHER.min(self.count).min(chosen) {
+            let rows = tokens.min(ROWS_TOGETHER - place);
+            others += PackedInput::bytes_for(packings, rows.min(most), hidden)
+                + PackedInput::bytes_for(packings, rows, self.mlps.width);
+        }
         // Router and choices. Vectors grown by `push` may have twice the capacity they need.
         let number = size_of::<u32>();
         let place = size_of::<usize>();

@@ -70,7 +70,9 @@ pub(super) fn state_space(
     let rule = spec.recurrence();
     let outputs = grown(outputs, rule.output_len(tokens));
     let mixed = grown(mixed, tokens * width);
-    let (filtered, decay, beta) = (&*filtered, &*decay, &*beta);
+    let filtered = &*filtered;
+    let decay = &*decay;
+    let beta = &*beta;
     let inputs = |span: &Span| {
         let rows = rows_of(span, filtered, channels);
         let part = |from: usize| Strided { numbers: &rows[from..], stride: channels };

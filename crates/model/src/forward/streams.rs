@@ -9,13 +9,13 @@ use std::ops::Range;
 use sws_format::{PieceId, PieceKind};
 use sws_kernels::functional::{
     MAX_STREAMS, NormWeight, StreamBias, StreamHead, Streams, add, gated_mean, head_of_streams,
-    read_streams, rms_norm, sigmoid, stream_weights, write_streams,
+    read_streams, sigmoid, stream_weights, write_streams,
 };
 use sws_kernels::{PackedInput, Packings, ScratchPool, Tier};
 
 use super::by_rows::by_rows;
 use super::linear::{Product, multiply};
-use super::norms::{NormVectors, norm, norm_streams};
+use super::norms::{NormVectors, norm_rows, norm_streams, rms_norm_rows};
 use super::{kept, messages};
 use crate::order::{Branch, Receiver, Site};
 use crate::role::Role;
@@ -62,7 +62,7 @@ pub(super) fn read(
             for ((number, role), to) in (1..).zip(roles).zip(&mut work.attention.inputs) {
                 mixes.write(tier, number, hidden, y);
                 let vectors = NormVectors::of(weights, norms, role, by);
-                by_rows(y, width, |_, rows| norm(tier, by, rows, width, vectors));
+                norm_rows(tier, by, y, width, vectors);
                 to.pack(tier, y, tokens, width);
             }
         }
@@ -111,7 +111,8 @@ pub(super) struct Gated<'a> {
 impl<'a> Gated<'a> {
     /// The read of a branch.
     pub(super) fn of(Branch { spec, layer, site }: Branch<'a>) -> Gated<'a> {
-        let (piece, [own, ..]) = (PieceId::new(layer as u32, site.piece()), site.roles());
+        let piece = PieceId::new(layer as u32, site.piece());
+        let [own, ..] = site.roles();
         Gated { spec, piece, roles: site.gates(), own }
     }
 
@@ -182,13 +183,18 @@ pub(super) fn gate_normed(
     scratch: &mut ScratchPool,
 ) -> Result<(), SourceError> {
     let Some(rank) = spec.layers[layer].norm_gates.of(site) else { return Ok(()) };
-    let (piece, [_, down, up]) = (PieceId::new(layer as u32, site.piece()), site.gates());
+    let piece = PieceId::new(layer as u32, site.piece());
+    let [_, down, up] = site.gates();
     let width = spec.hidden;
     let tokens = input.tokens();
     let of = ElementGates { piece, down, up, rank, width, count: 1 };
     let gates = of.compute(tier, weights, (&*input, None), work, scratch)?;
     let x = &mut x[..tokens * width];
-    by_rows(x, 1, |first, x| x.iter_mut().zip(&gates[first..]).for_each(|(x, gate)| *x *= gate));
+    by_rows(x, 1, |first, x| {
+        for (x, gate) in x.iter_mut().zip(&gates[first..]) {
+            *x *= gate;
+        }
+    });
     input.pack(tier, x, tokens, width);
     Ok(())
 }
@@ -224,10 +230,14 @@ impl ElementGates {
         multiply(tier, weights, &mut products, scratch)?;
         // The sigmoids take the place of the gates, which come later.
         let shares = &mut grown(gates, tokens * width.max(rank))[..low.len()];
-        low.iter_mut().for_each(|x| *x /= count as f32);
+        for x in &mut *low {
+            *x /= count as f32;
+        }
         shares.copy_from_slice(low);
         sigmoid(tier, shares);
-        low.iter_mut().zip(shares).for_each(|(x, share)| *x *= *share);
+        for (x, share) in low.iter_mut().zip(shares) {
+            *x *= *share;
+        }
         packed.pack(tier, low, tokens, rank);
         let gates = &mut gates[..tokens * width];
         let product = Product::new(piece, up, packed, &mut *gates, width);
@@ -257,7 +267,7 @@ pub(super) fn weigh(
     let piece = PieceId::new(layer as u32, site.piece());
     let [matrix, base, scale] = site.roles();
     let eps = spec.layers[layer].norm.eps();
-    by_rows(x, width, |_, x| rms_norm(tier, x, width, NormWeight::None, eps));
+    rms_norm_rows(tier, x, width, NormWeight::None, eps);
     input.pack(tier, x, x.len() / width, width);
     let product = Product::new(piece, matrix, input, &mut *own, streams.weights());
     multiply(tier, weights, &mut [Some(product)], scratch)?;
@@ -298,8 +308,13 @@ pub(super) fn head(tier: Tier, spec: &ModelSpec, weights: &dyn Weights, x: &[f32
     let Some(Streams { eps, count, .. }) = spec.streams else { return y.copy_from_slice(x) };
     if spec.stream_reads == StreamReads::WeightsThenMean {
         y.fill(0.0);
-        x.chunks_exact(y.len()).for_each(|x| add(tier, x, y));
-        return y.iter_mut().for_each(|y| *y /= count as f32);
+        for x in x.chunks_exact(y.len()) {
+            add(tier, x, y);
+        }
+        for y in y {
+            *y /= count as f32;
+        }
+        return;
     }
     let norm_eps = spec.head.norm.eps();
     let vector = |role| weights.vector(PieceId::FINAL_NORM, role);

@@ -28,9 +28,16 @@ impl ModelSpec {
     ) {
         let Some(moe) = self.layers[layer].moe().filter(|moe| moe.has_table()) else { return };
         let table = table(self, layer, moe.top_k, weights);
-        let all = tokens.iter().filter(|&&token| (token as usize) < self.vocab);
-        let all = all.flat_map(|&token| table.row(token));
-        experts.extend(all.flatten().filter(|&expert| (expert as usize) < moe.experts));
+        for &token in tokens {
+            if token as usize >= self.vocab {
+                continue;
+            }
+            for expert in table.row(token).flatten() {
+                if (expert as usize) < moe.experts {
+                    experts.push(expert);
+                }
+            }
+        }
         experts.sort_unstable();
         experts.dedup();
     }
@@ -48,9 +55,14 @@ pub(super) fn look_up(
     routed.choices.resize(tokens.len() * k, 0);
     for (choices, &token) in routed.choices.chunks_exact_mut(k).zip(tokens) {
         for (place, expert) in table.row(token).enumerate() {
-            let expert = expert.filter(|&expert| (expert as usize) < spec.experts);
-            let expert = expert.filter(|expert| !choices[..place].contains(expert));
-            choices[place] = expert.ok_or(BadTable { layer, token })?;
+            match expert {
+                Some(expert)
+                    if (expert as usize) < spec.experts && !choices[..place].contains(&expert) =>
+                {
+                    choices[place] = expert;
+                }
+                _ => return Err(BadTable { layer, token }.into()),
+            }
         }
     }
     Ok(())

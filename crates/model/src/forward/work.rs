@@ -8,7 +8,7 @@ use sws_kernels::functional::rope_tables;
 
 use super::by_rows::by_rows;
 use super::moe::group;
-use super::norms::{NormVectors, norm, scale};
+use super::norms::{NormVectors, norm, norm_rows, scale};
 use crate::rope::Rope;
 use crate::spec::Norm;
 use crate::workspace::{ExpertWork, RopeTables, Workspace, grown};
@@ -33,7 +33,7 @@ impl Workspace {
         let width = weight.len();
         let x = grown(&mut self.x, hidden.len());
         x.copy_from_slice(hidden);
-        by_rows(x, width, |_, rows| norm(tier, by, rows, width, weight));
+        norm_rows(tier, by, x, width, weight);
         scale(1.0 / (width as f32).sqrt(), x);
         self.input.pack(tier, x, hidden.len() / width, width);
     }

@@ -28,13 +28,8 @@ impl GgufKeys<'_> {
                 _ if self.architecture.ranked && RANKED.iter().any(|(same, _)| *same == key) => {
                     true
                 }
-                // In some files 0 means that the value is absent, here and below.
-                ("expert_gating_func", _) => value
-                    .as_f64()
-                    .is_some_and(|number| number == self.architecture.gating || number == 0.0),
-                (_, Some((_, neutral))) => {
-                    value.as_f64().is_some_and(|number| number == *neutral || number == 0.0)
-                }
+                ("expert_gating_func", _) => is_or_zero(value, self.architecture.gating),
+                (_, Some((_, neutral))) => is_or_zero(value, *neutral),
                 ("attention.value_length" | "rope.dimension_count", _) => {
                     value.as_u64().is_some() && value.as_u64() == head_dim
                 }
@@ -58,7 +53,9 @@ impl GgufKeys<'_> {
         let list = self.given.get("tensors").and_then(Value::as_list);
         let names: Option<BTreeSet<&str>> =
             list.and_then(|names| names.iter().map(Value::as_str).collect());
-        let names = names.ok_or_else(|| ConfigError::MissingGgufKey("tensors".to_owned()))?;
+        let Some(names) = names else {
+            return Err(ConfigError::MissingGgufKey("tensors".to_owned()));
+        };
         let model_type = entries.get("model_type").and_then(Value::as_str).unwrap_or_default();
         let mistral = model_type == "mistral";
         let dense = !entries.contains_key("num_experts");
@@ -68,10 +65,9 @@ impl GgufKeys<'_> {
                 return Err(unsupported(format!("the tensor `{name}`")));
             }
         }
-        let has = |name: &str| names.contains(name);
-        let qkv = has("blk.#.attn_q.bias");
-        let output = has("blk.#.attn_output.bias");
-        let mlp = has("blk.#.ffn_gate.bias");
+        let qkv = names.contains("blk.#.attn_q.bias");
+        let output = names.contains("blk.#.attn_output.bias");
+        let mlp = names.contains("blk.#.ffn_gate.bias");
         let llama = self.architecture.paired;
         let attention = if self.architecture.no_bias {
             !qkv && !output
@@ -85,24 +81,29 @@ impl GgufKeys<'_> {
         if !attention || (mlp && (mistral || !llama || !dense)) {
             return Err(unsupported("biases that models of this type do not have"));
         }
-        let widths = ["expert_shared_count", "expert_shared_feed_forward_length"];
-        let shared = widths.iter().try_fold(self.architecture.shared, |any, key| {
-            Ok::<_, ConfigError>(any || self.whole(key)?.unwrap_or(0) > 0)
-        });
-        if has("blk.#.ffn_gate_shexp.weight") && !shared? {
+        if names.contains("blk.#.ffn_gate_shexp.weight") && !self.has_shared()? {
             return Err(unsupported("a shared expert whose width is not given"));
         }
         let flags = [
             ("attention_bias", qkv),
             ("qkv_bias", qkv),
             ("mlp_bias", mlp),
-            ("tie_word_embeddings", !has("output.weight")),
-            ("use_qk_norm", has("blk.#.attn_q_norm.weight")),
+            ("tie_word_embeddings", !names.contains("output.weight")),
+            ("use_qk_norm", names.contains("blk.#.attn_q_norm.weight")),
         ];
         for (entry, flag) in flags {
             entries.entry(entry.to_owned()).or_insert(Value::Bool(flag));
         }
         Ok(())
+    }
+
+    /// True if the width of a shared expert is given.
+    fn has_shared(&self) -> Result<bool, ConfigError> {
+        let mut any = self.architecture.shared;
+        for key in ["expert_shared_count", "expert_shared_feed_forward_length"] {
+            any = any || self.whole(key)?.unwrap_or(0) > 0;
+        }
+        Ok(any)
     }
 
     /// True if a forward pass of the family uses the tensors with this name, in which `#` stands
@@ -128,4 +129,9 @@ impl GgufKeys<'_> {
             None => false,
         }
     }
+}
+
+/// True for this number, and for 0: in some files that means that the value is absent.
+fn is_or_zero(value: &Value, number: f64) -> bool {
+    value.as_f64().is_some_and(|found| found == number || found == 0.0)
 }

@@ -2,6 +2,7 @@
 
 use sws_format::Value;
 
+use super::layers::add_kinds;
 use super::{GgufKeys, GgufMap, unsupported};
 use crate::config::ConfigError;
 
@@ -10,14 +11,11 @@ impl GgufKeys<'_> {
     /// entries that only this family has.
     pub(super) fn add_convolutions(&self, entries: &mut GgufMap) -> Result<(), ConfigError> {
         let heads = self.name("attention.head_count_kv");
-        let layers = self.given.get(&heads).and_then(Value::as_list);
-        let layers = layers.ok_or_else(|| unsupported(format!("`{heads}` without a list")))?;
-        let kind = |heads: &Value| match heads.as_u64() {
-            Some(0) => "conv",
-            _ => "full_attention",
+        let Some(layers) = self.given.get(&heads).and_then(Value::as_list) else {
+            return Err(unsupported(format!("`{heads}` without a list")));
         };
-        let kinds = layers.iter().map(|heads| Value::String(kind(heads).to_owned())).collect();
-        entries.insert("layer_types".to_owned(), Value::List(kinds));
+        let attends: Vec<bool> = layers.iter().map(|heads| heads.as_u64() != Some(0)).collect();
+        add_kinds(entries, &attends, ["conv", "full_attention"]);
         if let Some(eps) = entries.get("rms_norm_eps").cloned() {
             entries.insert("norm_eps".to_owned(), eps);
         }

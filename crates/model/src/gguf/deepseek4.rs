@@ -74,12 +74,15 @@ fn add(keys: &GgufKeys<'_>, entries: &mut GgufMap, layers: u64) -> Result<(), Co
     let name = keys.name("embedding_length_out");
     let width =
         keys.needed("embedding_length")?.saturating_mul(keys.needed("hyper_connection.count")?);
-    if let Some(value) = keys.given.get(&name).filter(|value| value.as_u64() != Some(width)) {
+    if let Some(value) = keys.given.get(&name)
+        && value.as_u64() != Some(width)
+    {
         return Err(damaged(&name, value));
     }
     let name = keys.name("attention.compress_ratios");
-    let ratios = keys.given.get(&name).filter(|value| matches!(value, Value::List(_)));
-    let ratios = ratios.ok_or_else(|| damaged(&name, &keys.given[&name]))?;
+    let Some(ratios @ Value::List(_)) = keys.given.get(&name) else {
+        return Err(damaged(&name, &keys.given[&name]));
+    };
     insert(entries, [("compress_ratios", ratios.clone()), ("swiglu_limit", keys.limit(layers)?)]);
     Ok(())
 }

@@ -1,8 +1,7 @@
 //! Gated delta nets, from the keys of a GGUF file.
 
-use sws_format::Value;
-
-use super::{GgufKeys, GgufMap, damaged, int};
+use super::layers::add_kinds;
+use super::{GgufKeys, GgufMap, exact, int, undamaged};
 use crate::config::ConfigError;
 
 /// Keys of architectures with delta nets, and the corresponding entries of configurations.
@@ -28,21 +27,15 @@ impl GgufKeys<'_> {
         }
         let width = self.needed("ssm.inner_size")?;
         let heads = self.needed("ssm.time_step_rank")?;
-        let dim = width.checked_div(heads).filter(|dim| dim * heads == width);
-        let dim =
-            dim.ok_or_else(|| damaged(&self.name("ssm.inner_size"), &Value::Int(width.into())))?;
+        let name = self.name("ssm.inner_size");
+        let dim = undamaged(exact(width, heads), &name, &int(width))?;
         entries.insert("linear_value_head_dim".to_owned(), int(dim));
         let name = self.name("attention.recurrent_layers");
         if let Some(given) = self.given.get(&name) {
-            let kind = |recurrent| match recurrent {
-                true => "linear_attention",
-                false => "full_attention",
-            };
-            let all = self.flags(&name, given)?;
+            let mut recurrent = self.flags(&name, given)?;
             // Layers for multi-token prediction come last.
-            let kinds = all.into_iter().take(layers as usize).map(kind);
-            let kinds = kinds.map(|kind| Value::String(kind.to_owned())).collect();
-            entries.insert("layer_types".to_owned(), Value::List(kinds));
+            recurrent.truncate(layers as usize);
+            add_kinds(entries, &recurrent, ["full_attention", "linear_attention"]);
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use super::architectures::{Architecture, DEEPSEEK2, WINDOW};
 use super::latent::INDEXERS;
 use super::layers::{add_kinds, insert};
-use super::{GgufKeys, GgufMap, damaged, int, unsupported};
+use super::{GgufKeys, GgufMap, damaged, int, undamaged, unsupported};
 use crate::config::ConfigError;
 
 /// The weights of the norms of latents in files are those of the hub times the factors of latents.
@@ -58,9 +58,8 @@ fn dots3(keys: &GgufKeys<'_>, entries: &mut GgufMap, layers: u64) -> Result<(), 
     let [full, local] = keys.by_kind("attention.head_count", &windows)?;
     let rotated = keys.needed("rope.dimension_count")?;
     let key = keys.needed("attention.key_length_mla_swa")?;
-    let plain = key.checked_sub(rotated);
     let name = keys.name("attention.key_length_mla_swa");
-    let plain = plain.ok_or_else(|| damaged(&name, &int(key)))?;
+    let plain = undamaged(key.checked_sub(rotated), &name, &int(key))?;
     // The head that files describe beside those of the model is as long as a latent.
     let rank = keys.needed("attention.kv_lora_rank_swa")?;
     let lengths = [
@@ -68,7 +67,9 @@ fn dots3(keys: &GgufKeys<'_>, entries: &mut GgufMap, layers: u64) -> Result<(), 
         ("attention.value_length_swa", rank),
     ];
     for (key, length) in lengths {
-        if let Some(other) = keys.whole(key)?.filter(|other| *other != length) {
+        if let Some(other) = keys.whole(key)?
+            && other != length
+        {
             return Err(damaged(&keys.name(key), &int(other)));
         }
     }

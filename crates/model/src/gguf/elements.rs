@@ -144,7 +144,9 @@ fn kimi(keys: &GgufKeys<'_>, entries: &mut GgufMap, layers: u64) -> Result<(), C
 fn glm(keys: &GgufKeys<'_>, entries: &mut GgufMap, layers: u64) -> Result<(), ConfigError> {
     keys.add_elements(entries, layers, "indexed_attention")?;
     let eps = "attention.layer_norm_epsilon";
-    if let Some(given) = keys.get(eps)?.filter(|given| given.as_f64() != Some(1e-6)) {
+    if let Some(given) = keys.get(eps)?
+        && given.as_f64() != Some(1e-6)
+    {
         return Err(unsupported(format!("`{}` = {}", keys.name(eps), render(given))));
     }
     if keys.get("kda.gate_lower_bound")?.is_none() {

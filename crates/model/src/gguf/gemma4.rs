@@ -1,11 +1,10 @@
 //! Gemma 4, whose layers with and without windows have heads of other lengths, from the keys of a
 //! GGUF file.
 
-use std::collections::BTreeMap;
-
 use sws_format::Value;
 
-use super::{GgufKeys, GgufMap, ROPE_FREQS, damaged, int, unsupported};
+use super::layers::{add_kinds, insert, word};
+use super::{GgufKeys, GgufMap, ROPE_FREQS, damaged, different, int, unsupported};
 use crate::config::ConfigError;
 use crate::config::ROPE_DIVISORS;
 
@@ -38,7 +37,9 @@ impl GgufKeys<'_> {
             ("rope.dimension_count", full),
             ("rope.dimension_count_swa", local),
         ] {
-            if let Some(found) = self.whole(key)?.filter(|found| *found != expected) {
+            if let Some(found) = self.whole(key)?
+                && found != expected
+            {
                 return Err(unsupported(format!("`{}` = {found}", self.name(key))));
             }
         }
@@ -48,13 +49,11 @@ impl GgufKeys<'_> {
         let experts = self.whole("expert_count")?.unwrap_or(0) > 0;
         entries.insert("enable_moe_block".to_owned(), Value::Bool(experts));
 
-        let pattern = self.name("attention.sliding_window_pattern");
-        let given = self.given.get(&pattern);
-        let given = given.ok_or_else(|| ConfigError::MissingGgufKey(pattern.clone()))?;
+        let key = "attention.sliding_window_pattern";
+        let pattern = self.name(key);
+        let given = self.present(self.given.get(&pattern), key)?;
         let windows = self.flags(&pattern, given)?;
-        let kind = |window| if window { "sliding_attention" } else { "full_attention" };
-        let kinds = windows.iter().map(|window| Value::String(kind(*window).to_owned())).collect();
-        entries.insert("layer_types".to_owned(), Value::List(kinds));
+        add_kinds(entries, &windows, ["full_attention", "sliding_attention"]);
         self.add_key_heads(entries, &windows)?;
         self.add_widths(entries, windows.len())?;
         self.add_ropes(entries, full)
@@ -73,19 +72,20 @@ impl GgufKeys<'_> {
             }
             return Ok(());
         };
-        let different = || unsupported(format!("`{name}` with different values for layers"));
         if list.len() != windows.len() {
-            return Err(different());
+            return Err(different(&name));
         }
         for (entry, kind) in [("num_key_value_heads", true), ("num_global_key_value_heads", false)]
         {
-            let of = list.iter().zip(windows).filter(|(_, window)| **window == kind);
-            let mut of = of.map(|(heads, _)| heads);
-            let Some(first) = of.next() else { continue };
-            if of.any(|other| other != first) {
-                return Err(different());
+            let mut first = None;
+            for (heads, window) in list.iter().zip(windows) {
+                if *window == kind && *first.get_or_insert(heads) != heads {
+                    return Err(different(&name));
+                }
             }
-            entries.insert(entry.to_owned(), first.clone());
+            if let Some(heads) = first {
+                entries.insert(entry.to_owned(), heads.clone());
+            }
         }
         Ok(())
     }
@@ -98,14 +98,15 @@ impl GgufKeys<'_> {
         let shared = self.whole("attention.shared_kv_layers")?.unwrap_or(0);
         let own = layers.saturating_sub(usize::try_from(shared).unwrap_or(layers));
         let widths: Option<Vec<u64>> = list.iter().map(Value::as_u64).collect();
-        let widths = widths.filter(|widths| widths.len() == layers && layers > 0);
-        let widths = widths.ok_or_else(|| damaged(&name, &self.given[&name]))?;
+        let widths = match widths {
+            Some(widths) if widths.len() == layers && layers > 0 => widths,
+            _ => return Err(damaged(&name, &self.given[&name])),
+        };
         let wide = widths[0].saturating_mul(2);
         let (plain, others) = widths.split_at(own);
         let is_wide = !others.is_empty() && others.iter().all(|width| *width == wide);
-        let alike = |widths: &[u64]| widths.iter().all(|width| *width == widths[0]);
         if own == 0 || !alike(plain) || !(is_wide || alike(&widths)) {
-            return Err(unsupported(format!("`{name}` with different values for layers")));
+            return Err(different(&name));
         }
         entries.insert("intermediate_size".to_owned(), int(widths[0]));
         entries.insert("use_double_wide_mlp".to_owned(), Value::Bool(is_wide));
@@ -115,47 +116,49 @@ impl GgufKeys<'_> {
     /// Adds both rotary embeddings. In layers without a window only the first angles rotate
     /// anything. The others have a very large divisor.
     fn add_ropes(&self, entries: &mut GgufMap, full: u64) -> Result<(), ConfigError> {
-        let missing = || ConfigError::MissingGgufKey(ROPE_FREQS.to_owned());
-        let divisors = self.given.get(ROPE_FREQS).ok_or_else(missing)?;
-        let all = divisors.as_list().unwrap_or_default();
-        let is = |value: &Value, divisor: f64| {
-            value.as_f64().is_some_and(|found| (found / divisor - 1.0).abs() < 1e-6)
+        let Some(divisors) = self.given.get(ROPE_FREQS) else {
+            return Err(ConfigError::MissingGgufKey(ROPE_FREQS.to_owned()));
         };
-        let turned = all.iter().take_while(|value| is(value, 1.0)).count();
-        if all.len() as u64 != full / 2 || !all[turned..].iter().all(|value| is(value, 1e30)) {
+        let all = divisors.as_list().unwrap_or_default();
+        let turned = all.iter().take_while(|value| is_about(value, 1.0)).count();
+        if all.len() as u64 != full / 2 || !all[turned..].iter().all(|value| is_about(value, 1e30))
+        {
             return Err(damaged(ROPE_FREQS, divisors));
         }
         // The added half prevents that rounding removes an angle.
         let share = (turned as f64 + 0.5) / all.len().max(1) as f64;
-        let theta = |key: &str, default| -> Result<Value, ConfigError> {
-            Ok(self.get(key)?.cloned().unwrap_or(Value::Float(default)))
-        };
-        let text = |text: &str| Value::String(text.to_owned());
-        let rope = |all: &[(&str, Value)]| {
-            let entries = all.iter().map(|(entry, value)| ((*entry).to_owned(), value.clone()));
-            Value::Map(entries.collect::<BTreeMap<_, _>>())
-        };
-        let ropes = rope(&[
-            (
-                "full_attention",
-                rope(&[
-                    ("rope_type", text("proportional")),
-                    ("rope_theta", theta("rope.freq_base", 1e6)?),
-                    ("partial_rotary_factor", Value::Float(share.min(1.0))),
-                ]),
-            ),
-            (
-                "sliding_attention",
-                rope(&[
-                    ("rope_type", text("default")),
-                    ("rope_theta", theta("rope.freq_base_swa", 1e4)?),
-                ]),
-            ),
-        ]);
-        entries.insert("rope_parameters".to_owned(), ropes);
+        let theta = self.get("rope.freq_base")?.cloned().unwrap_or(Value::Float(1e6));
+        let local_theta = self.get("rope.freq_base_swa")?.cloned().unwrap_or(Value::Float(1e4));
+        let mut full = GgufMap::new();
+        insert(
+            &mut full,
+            [
+                ("rope_type", word("proportional")),
+                ("rope_theta", theta),
+                ("partial_rotary_factor", Value::Float(share.min(1.0))),
+            ],
+        );
+        let mut local = GgufMap::new();
+        insert(&mut local, [("rope_type", word("default")), ("rope_theta", local_theta)]);
+        let mut ropes = GgufMap::new();
+        insert(
+            &mut ropes,
+            [("full_attention", Value::Map(full)), ("sliding_attention", Value::Map(local))],
+        );
+        entries.insert("rope_parameters".to_owned(), Value::Map(ropes));
         for entry in ["rope_theta", "partial_rotary_factor", ROPE_DIVISORS] {
             entries.remove(entry);
         }
         Ok(())
     }
+}
+
+/// True if all widths are the first.
+fn alike(widths: &[u64]) -> bool {
+    widths.iter().all(|width| *width == widths[0])
+}
+
+/// True for this divisor, up to rounding.
+fn is_about(value: &Value, divisor: f64) -> bool {
+    value.as_f64().is_some_and(|found| (found / divisor - 1.0).abs() < 1e-6)
 }

@@ -3,7 +3,8 @@
 use sws_format::Value;
 
 use super::architectures::{Architecture, DEEPSEEK2};
-use super::{GgufKeys, GgufMap, damaged, int, unsupported};
+use super::layers::word;
+use super::{GgufKeys, GgufMap, int, undamaged, unsupported};
 use crate::config::ConfigError;
 use crate::config::SPLIT_LATENTS;
 use crate::rope::GROWTH;
@@ -34,20 +35,7 @@ pub(super) const MISTRAL: Architecture = Architecture {
     gating: 1.0,
     needed: &[&["rope.scaling.original_context_length", "rope.scaling.type"]],
     own: &[&[("attention.temperature_scale", ""), ("attention.temperature_length", "")]],
-    more: Some(|keys, entries, _| {
-        let length = keys.whole("attention.temperature_length")?;
-        let trained = keys.needed("rope.scaling.original_context_length")?;
-        if length.is_some_and(|length| length != trained) {
-            return Err(unsupported(
-                "a growth of queries over another length than the first context",
-            ));
-        }
-        let growth = keys.get("attention.temperature_scale")?.cloned();
-        if let Some(Value::Map(scaling)) = entries.get_mut("rope_scaling") {
-            scaling.insert(GROWTH.to_owned(), growth.unwrap_or(Value::Float(0.1)));
-        }
-        Ok(())
-    }),
+    more: Some(mistral),
     ..DEEPSEEK2
 };
 
@@ -75,10 +63,7 @@ pub(super) const HUNYUAN: Architecture = Architecture {
             ("swiglu_clamp_exp", ""),
         ],
     ],
-    more: Some(|keys, entries, layers| {
-        entries.insert("swiglu_limit".to_owned(), keys.limit(layers)?);
-        Ok(())
-    }),
+    more: Some(hunyuan),
     ..DEEPSEEK2
 };
 
@@ -88,6 +73,27 @@ const SAME: [(&str, &str); 3] = [
     ("attention.kv_lora_rank", "kv_lora_rank"),
     ("rope.dimension_count", "qk_rope_head_dim"),
 ];
+
+fn mistral(keys: &GgufKeys<'_>, entries: &mut GgufMap, _: u64) -> Result<(), ConfigError> {
+    let length = keys.whole("attention.temperature_length")?;
+    let trained = keys.needed("rope.scaling.original_context_length")?;
+    if let Some(length) = length
+        && length != trained
+    {
+        let what = "a growth of queries over another length than the first context";
+        return Err(unsupported(what));
+    }
+    let growth = keys.get("attention.temperature_scale")?.cloned();
+    if let Some(Value::Map(scaling)) = entries.get_mut("rope_scaling") {
+        scaling.insert(GROWTH.to_owned(), growth.unwrap_or(Value::Float(0.1)));
+    }
+    Ok(())
+}
+
+fn hunyuan(keys: &GgufKeys<'_>, entries: &mut GgufMap, layers: u64) -> Result<(), ConfigError> {
+    entries.insert("swiglu_limit".to_owned(), keys.limit(layers)?);
+    Ok(())
+}
 
 impl GgufKeys<'_> {
     /// Adds the entries of latent attention.
@@ -114,13 +120,16 @@ impl GgufKeys<'_> {
         }
         self.needed("attention.kv_lora_rank")?;
         let rotated = self.needed("rope.dimension_count")?;
-        let own = self.whole("attention.key_length_mla")?;
-        let key = own.map_or_else(|| self.needed("attention.key_length"), Ok)?;
-        let own = self.whole("attention.value_length_mla")?;
-        let value = own.map_or_else(|| self.needed("attention.value_length"), Ok)?;
-        let plain = key.checked_sub(rotated).ok_or_else(|| {
-            damaged(&self.name("rope.dimension_count"), &Value::Int(rotated.into()))
-        })?;
+        let key = match self.whole("attention.key_length_mla")? {
+            Some(own) => own,
+            None => self.needed("attention.key_length")?,
+        };
+        let value = match self.whole("attention.value_length_mla")? {
+            Some(own) => own,
+            None => self.needed("attention.value_length")?,
+        };
+        let name = self.name("rope.dimension_count");
+        let plain = undamaged(key.checked_sub(rotated), &name, &int(rotated))?;
         entries.insert("qk_nope_head_dim".to_owned(), int(plain));
         entries.insert("v_head_dim".to_owned(), int(value));
         entries.insert(
@@ -135,8 +144,7 @@ impl GgufKeys<'_> {
         let types = self.name("attention.indexer.types");
         if let Some(given) = self.given.get(&types) {
             let own = self.flags(&types, given)?;
-            let word = |own| if own { "full" } else { "shared" };
-            let words = own.into_iter().map(|own| Value::String(word(own).to_owned()));
+            let words = own.into_iter().map(|own| word(if own { "full" } else { "shared" }));
             entries.insert("indexer_types".to_owned(), Value::List(words.collect()));
         }
         Ok(())
@@ -194,7 +202,7 @@ impl GgufKeys<'_> {
                 false => Ok(None),
             };
         };
-        let tenth = value.as_f64().ok_or_else(|| damaged(&self.name(key), value))?;
+        let tenth = undamaged(value.as_f64(), &self.name(key), value)?;
         Ok(Some((tenth * 1e7).round() / 1e6))
     }
 }

@@ -2,14 +2,14 @@
 
 use sws_format::Value;
 
-use super::{GgufKeys, GgufMap, damaged, unsupported};
+use super::{GgufKeys, GgufMap, damaged, different, undamaged};
 use crate::config::ConfigError;
 
 impl<'a> GgufKeys<'a> {
     /// A list of booleans.
     pub(super) fn flags(&self, name: &str, given: &Value) -> Result<Vec<bool>, ConfigError> {
         let flags = given.as_list().and_then(|all| all.iter().map(Value::as_bool).collect());
-        flags.ok_or_else(|| damaged(name, given))
+        undamaged(flags, name, given)
     }
 
     /// The values of the first layers, which are followed by those for multi-token prediction. A
@@ -37,15 +37,18 @@ impl<'a> GgufKeys<'a> {
         layers: u64,
     ) -> Result<Option<Vec<u64>>, ConfigError> {
         let Some(values) = self.of_layers(key, layers)? else { return Ok(None) };
-        let whole = |value: &Value| value.as_u64().ok_or_else(|| damaged(&self.name(key), value));
-        values.into_iter().map(whole).collect::<Result<_, _>>().map(Some)
+        let name = self.name(key);
+        let mut numbers = Vec::with_capacity(values.len());
+        for value in values {
+            numbers.push(undamaged(value.as_u64(), &name, value)?);
+        }
+        Ok(Some(numbers))
     }
 
     /// True for the layers with attention: all others have 0 key heads.
     pub(super) fn attends(&self, layers: u64) -> Result<Vec<bool>, ConfigError> {
         let key = "attention.head_count_kv";
-        let missing = || ConfigError::MissingGgufKey(self.name(key));
-        let heads = self.wholes_of_layers(key, layers)?.ok_or_else(missing)?;
+        let heads = self.present(self.wholes_of_layers(key, layers)?, key)?;
         Ok(heads.into_iter().map(|heads| heads > 0).collect())
     }
 
@@ -60,35 +63,38 @@ impl<'a> GgufKeys<'a> {
         let name = self.name("attention.sliding_window_pattern");
         let every = match self.given.get(&name) {
             Some(given @ Value::List(all)) => {
-                // Some files have 0 and 1.
-                let flag = |value: &Value| match (value.as_bool(), value.as_u64()) {
-                    (Some(flag), _) => Some(flag),
-                    (None, Some(number @ 0..=1)) => Some(number == 1),
-                    _ => None,
-                };
                 let all = all.get(..layers as usize);
                 let flags = all.and_then(|all| all.iter().map(flag).collect());
-                return flags.ok_or_else(|| damaged(&name, given));
+                return undamaged(flags, &name, given);
             }
-            Some(given) => {
-                given.as_u64().filter(|every| *every > 0).ok_or_else(|| damaged(&name, given))?
-            }
+            Some(given) => match given.as_u64() {
+                Some(every) if every > 0 => every,
+                _ => return Err(damaged(&name, given)),
+            },
             None => every,
         };
-        let full = |layer: u64| layer % every == if first { 0 } else { every - 1 };
-        Ok((0..layers).map(|layer| !full(layer)).collect())
+        let full = if first { 0 } else { every - 1 };
+        Ok((0..layers).map(|layer| layer % every != full).collect())
     }
 
     /// The limit of the activations of all experts, which configurations have in one entry.
     pub(super) fn limit(&self, layers: u64) -> Result<Value, ConfigError> {
         let key = "swiglu_clamp_exp";
-        let missing = || ConfigError::MissingGgufKey(self.name(key));
-        let mut all = self.of_layers(key, layers)?.ok_or_else(missing)?;
+        let mut all = self.present(self.of_layers(key, layers)?, key)?;
         all.extend(self.of_layers("swiglu_clamp_shexp", layers)?.unwrap_or_default());
         match all.split_first() {
             Some((first, rest)) if rest.iter().all(|other| other == first) => Ok((*first).clone()),
-            _ => Err(unsupported(format!("`{}` with different values for layers", self.name(key)))),
+            _ => Err(different(&self.name(key))),
         }
+    }
+}
+
+/// The flag of a layer. Some files have 0 and 1.
+fn flag(value: &Value) -> Option<bool> {
+    match (value.as_bool(), value.as_u64()) {
+        (Some(flag), _) => Some(flag),
+        (None, Some(number @ 0..=1)) => Some(number == 1),
+        _ => None,
     }
 }
 
@@ -114,5 +120,7 @@ pub(super) fn rename(entries: &mut GgufMap, names: &[(&str, &str)]) {
 
 /// Adds entries.
 pub(super) fn insert<const N: usize>(entries: &mut GgufMap, own: [(&str, Value); N]) {
-    entries.extend(own.map(|(entry, value)| (entry.to_owned(), value)));
+    for (entry, value) in own {
+        entries.insert(entry.to_owned(), value);
+    }
 }

@@ -4,7 +4,7 @@ use sws_format::Value;
 
 use super::architectures::{Architecture, LLAMA, PARTIAL, QWEN3};
 use super::layers::rename;
-use super::{GgufKeys, GgufMap, damaged, int, render, unsupported};
+use super::{GgufKeys, GgufMap, damaged, exact, int, render, undamaged, unsupported};
 use crate::config::ConfigError;
 
 /// Queries, keys and values have a matrix each, whose rows are those of llama.
@@ -81,8 +81,7 @@ fn hunyuan(keys: &GgufKeys<'_>, entries: &mut GgufMap, _: u64) -> Result<(), Con
     let name = "expert_shared_feed_forward_length";
     let given = keys.needed(name)?;
     let width = keys.needed("expert_feed_forward_length")?;
-    let count = given.checked_div(width).filter(|count| count * width == given);
-    let count = count.ok_or_else(|| damaged(&keys.name(name), &int(given)))?;
+    let count = undamaged(exact(given, width), &keys.name(name), &int(given))?;
     keys.always_renormalises()?;
     entries.insert("num_shared_experts".to_owned(), int(count));
     Ok(())

@@ -193,7 +193,7 @@ pub(crate) fn find(family: &Family, name: &str, layers: u32, experts: u32) -> Op
     let layer = number_below(layer, layers)?;
     let mut roles = LAYER.iter().filter(|(name, ..)| *name == rest);
     let own = roles.clone().find(|(_, kind, role)| family.rule(*kind, *role).is_some());
-    if let Some(&(_, kind, role)) = own.or_else(|| roles.next()) {
+    if let Some(&(_, kind, role)) = own.or(roles.next()) {
         return Some(GgufPlace::Piece(PieceId::new(layer, kind), role));
     }
     if let Some(&(_, role)) = EXPERT_BIASES.iter().find(|(name, _)| *name == rest) {
@@ -203,8 +203,10 @@ pub(crate) fn find(family: &Family, name: &str, layers: u32, experts: u32) -> Op
         if rest == stacked {
             return Some(GgufPlace::Stacked(layer, role));
         }
-        let number = rest.strip_prefix(before).and_then(|rest| rest.strip_suffix(".weight"));
-        if let Some(expert) = number.and_then(|number| number_below(number, experts)) {
+        if let Some(rest) = rest.strip_prefix(before)
+            && let Some(number) = rest.strip_suffix(".weight")
+            && let Some(expert) = number_below(number, experts)
+        {
             return Some(GgufPlace::Piece(PieceId::expert(layer, expert), role));
         }
     }

@@ -7,7 +7,7 @@ use sws_format::Value;
 
 use super::architectures::{Architecture, QWEN3};
 use super::layers::{insert, word};
-use super::{GgufKeys, GgufMap, damaged, delta, int, unsupported};
+use super::{GgufKeys, GgufMap, damaged, delta, different, int, undamaged, unsupported};
 use crate::config::{ConfigError, NGRAM_NUMBERS};
 
 /// Norm weights in files are those of the hub plus one.
@@ -78,11 +78,13 @@ fn add(keys: &GgufKeys<'_>, entries: &mut GgufMap, layers: u64) -> Result<(), Co
     keys.add_delta(entries, layers)?;
     let name = keys.name("attention.compress_ratios");
     let ratios = keys.wholes_of_layers("attention.compress_ratios", layers)?.unwrap_or_default();
-    let mut own = ratios.into_iter().filter(|ratio| *ratio > 0);
-    if let Some(ratio) = own.next() {
-        if own.any(|other| other != ratio) {
-            return Err(unsupported(format!("`{name}` with different values for layers")));
+    let mut own = None;
+    for ratio in ratios {
+        if ratio > 0 && *own.get_or_insert(ratio) != ratio {
+            return Err(different(&name));
         }
+    }
+    if let Some(ratio) = own {
         entries.insert("indexer_compress_ratio".to_owned(), int(ratio));
     }
     insert(entries, [("indexer_kv_heads", int(1)), ("output_gate_type", word("sigmoid"))]);
@@ -95,10 +97,9 @@ impl GgufKeys<'_> {
         let key = "ple.layers";
         let name = self.name(key);
         let Some(given) = self.given.get(&name) else { return Ok(()) };
-        let list = given.as_list().ok_or_else(|| damaged(&name, given))?;
-        let layer = match list {
+        let layer = match undamaged(given.as_list(), &name, given)? {
             [] => return Ok(()),
-            [layer] => layer.as_u64().ok_or_else(|| damaged(&name, given))?,
+            [layer] => undamaged(layer.as_u64(), &name, given)?,
             _ => return Err(unsupported(format!("`{name}` with several layers"))),
         };
         let mut sizes = [0; 5];
@@ -107,16 +108,13 @@ impl GgufKeys<'_> {
         }
         let [dim, .., heads, longest] = sizes;
         let width = longest.saturating_sub(1).saturating_mul(heads).saturating_mul(dim);
-        let numbers = NUMBERS.map(|(key, entry)| {
+        let mut numbers = BTreeMap::new();
+        for (key, entry) in NUMBERS {
             let name = self.name(key);
-            let given = self.given.get(&name);
-            let given = given.ok_or_else(|| ConfigError::MissingGgufKey(name.clone()))?;
-            match given {
-                Value::List(_) => Ok((entry.to_owned(), given.clone())),
-                _ => Err(damaged(&name, given)),
-            }
-        });
-        let numbers = numbers.into_iter().collect::<Result<BTreeMap<_, _>, _>>()?;
+            let given = self.present(self.given.get(&name), key)?;
+            let Value::List(_) = given else { return Err(damaged(&name, given)) };
+            numbers.insert(entry.to_owned(), given.clone());
+        }
         insert(
             entries,
             [

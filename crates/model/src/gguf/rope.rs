@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use sws_format::Value;
 
-use super::{GgufKeys, damaged, unsupported};
+use super::{GgufKeys, undamaged, unsupported};
 use crate::config::ConfigError;
 
 /// Keys of an architecture that are handled here, or have no effect.
@@ -29,7 +29,7 @@ impl GgufKeys<'_> {
     /// The entry `rope_scaling`; None for a rotary embedding without scaling.
     pub(super) fn rope_scaling(&self) -> Result<Option<Value>, ConfigError> {
         let Some(kind) = self.get("rope.scaling.type")? else { return Ok(None) };
-        let word = kind.as_str().ok_or_else(|| damaged(&self.name("rope.scaling.type"), kind))?;
+        let word = undamaged(kind.as_str(), &self.name("rope.scaling.type"), kind)?;
         let entries: &[(&str, &str)] = match word {
             "none" => return Ok(None),
             "linear" => &SAME[..1],

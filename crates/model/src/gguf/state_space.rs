@@ -5,7 +5,7 @@ use sws_format::Value;
 
 use super::architectures::{Architecture, LLAMA, QWEN3};
 use super::layers::{insert, word};
-use super::{GgufKeys, GgufMap, damaged, int, unsupported};
+use super::{GgufKeys, GgufMap, exact, int, undamaged, unsupported};
 use crate::config::ConfigError;
 
 /// Keys of state spaces.
@@ -95,9 +95,8 @@ impl GgufKeys<'_> {
     fn state_space(&self) -> Result<Sizes, ConfigError> {
         let heads = self.needed("ssm.time_step_rank")?;
         let inner = self.needed("ssm.inner_size")?;
-        let head_dim = inner.checked_div(heads).filter(|dim| dim * heads == inner);
         let name = self.name("ssm.inner_size");
-        let head_dim = head_dim.ok_or_else(|| damaged(&name, &int(inner)))?;
+        let head_dim = undamaged(exact(inner, heads), &name, &int(inner))?;
         Ok(Sizes { heads, head_dim, inner })
     }
 }
@@ -105,15 +104,15 @@ impl GgufKeys<'_> {
 fn granite(keys: &GgufKeys<'_>, entries: &mut GgufMap, layers: u64) -> Result<(), ConfigError> {
     let Sizes { heads, head_dim, inner } = keys.state_space()?;
     let hidden = keys.needed("embedding_length")?;
-    let expand = inner.checked_div(hidden).filter(|expand| expand * hidden == inner);
-    let expand = expand.ok_or_else(|| damaged(&keys.name("ssm.inner_size"), &int(inner)))?;
+    let name = keys.name("ssm.inner_size");
+    let expand = undamaged(exact(inner, hidden), &name, &int(inner))?;
     let finetuned = keys.name("rope.scaling.finetuned");
     let rotated = match keys.given.get(&finetuned) {
         None => true,
-        Some(given) => given.as_bool().ok_or_else(|| damaged(&finetuned, given))?,
+        Some(given) => undamaged(given.as_bool(), &finetuned, given)?,
     };
-    let kind = |attends| word(if attends { "attention" } else { "mamba" });
-    let kinds = keys.attends(layers)?.into_iter().map(kind).collect();
+    let attends = keys.attends(layers)?.into_iter();
+    let kinds = attends.map(|attends| word(if attends { "attention" } else { "mamba" })).collect();
     insert(
         entries,
         [
@@ -138,13 +137,15 @@ fn granite(keys: &GgufKeys<'_>, entries: &mut GgufMap, layers: u64) -> Result<()
 fn nemotron(keys: &GgufKeys<'_>, entries: &mut GgufMap, layers: u64) -> Result<(), ConfigError> {
     let Sizes { heads, head_dim, .. } = keys.state_space()?;
     let widths = keys.wholes_of_layers("feed_forward_length", layers)?.unwrap_or_default();
-    let kinds = keys.attends(layers)?.into_iter().zip(widths).map(|kind| match kind {
-        (true, 0) => Ok(word("attention")),
-        (false, 0) => Ok(word("mamba")),
-        (false, _) => Ok(word("moe")),
-        (true, _) => Err(unsupported("layers with both attention and experts")),
-    });
-    let kinds = kinds.collect::<Result<_, _>>()?;
+    let mut kinds = Vec::new();
+    for kind in keys.attends(layers)?.into_iter().zip(widths) {
+        kinds.push(match kind {
+            (true, 0) => word("attention"),
+            (false, 0) => word("mamba"),
+            (false, _) => word("moe"),
+            (true, _) => return Err(unsupported("layers with both attention and experts")),
+        });
+    }
     entries.remove("partial_rotary_factor");
     insert(
         entries,

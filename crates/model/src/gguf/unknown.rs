@@ -25,16 +25,15 @@ pub(super) fn unknown(name: &str, given: &GgufMap) -> ConfigError {
     let tensors = given.get("tensors").and_then(Value::as_list).unwrap_or_default();
     let tensors: Vec<&str> = tensors.iter().filter_map(Value::as_str).collect();
     // The fewest tensors that it does not have, then the longest beginning of the name.
-    let near = ARCHITECTURES.iter().flat_map(|architecture| {
-        let types = architecture.model_types.iter().flatten();
-        types.map(move |model_type| (architecture, *model_type))
-    });
-    let near = near.filter_map(|(architecture, model_type)| {
-        let strange = strange(architecture, model_type, &tensors, given)?;
-        let alike = name.bytes().zip(architecture.name.bytes()).take_while(|(a, b)| a == b).count();
-        let alike = if alike < ALIKE { 0 } else { alike };
-        Some((strange, alike, architecture.name))
-    });
+    let mut near = Vec::new();
+    for architecture in &ARCHITECTURES {
+        for model_type in architecture.model_types.iter().flatten() {
+            if let Some(strange) = strange(architecture, model_type, &tensors, given) {
+                near.push((strange, alike(name, architecture.name), architecture.name));
+            }
+        }
+    }
+    let near = near.into_iter();
     let nearest = near.min_by_key(|(strange, alike, _)| (strange.len(), usize::MAX - alike));
     let (strange, _, nearest) = nearest.unwrap_or_default();
     let quoted = strange.iter().take(NAMED).map(|name| {
@@ -62,4 +61,12 @@ fn strange<'t>(
     let keys = GgufKeys { architecture, given };
     let family = families::find(model_type)?;
     Some(tensors.iter().copied().filter(|name| !keys.has_use(family, name)).collect())
+}
+
+/// Number of equal first letters of two names; 0 if they are few.
+fn alike(one: &str, other: &str) -> usize {
+    match one.bytes().zip(other.bytes()).take_while(|(a, b)| a == b).count() {
+        count if count < ALIKE => 0,
+        count => count,
+    }
 }

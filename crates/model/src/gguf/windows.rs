@@ -6,7 +6,7 @@ use sws_format::Value;
 
 use super::architectures::{Architecture, QWEN3, WINDOW};
 use super::layers::{add_kinds, insert, rename, word};
-use super::{GgufKeys, GgufMap, ROPE_FREQS, damaged, int, unsupported};
+use super::{GgufKeys, GgufMap, ROPE_FREQS, different, int, undamaged};
 use crate::config::{ConfigError, ROPE_DIVISORS};
 
 const PATTERN: &[(&str, &str)] = &[("attention.sliding_window_pattern", "")];
@@ -258,7 +258,7 @@ fn step(keys: &GgufKeys<'_>, entries: &mut GgufMap, layers: u64) -> Result<(), C
     // The divisors behind those of the rotated half have no effect.
     if let Some(divisors) = entries.remove(ROPE_DIVISORS) {
         let some = divisors.as_list().and_then(|all| all.get(..(dim / 4) as usize));
-        let some = some.ok_or_else(|| damaged(ROPE_FREQS, &divisors))?;
+        let some = undamaged(some, ROPE_FREQS, &divisors)?;
         rope.insert(ROPE_DIVISORS.to_owned(), Value::List(some.to_vec()));
     }
     rename(entries, &[("num_key_value_heads", "num_attention_groups")]);
@@ -324,8 +324,7 @@ impl GgufKeys<'_> {
         for (number, windowed) in all.into_iter().zip(windows) {
             let kind = &mut kinds[usize::from(*windowed)];
             if kind.is_some_and(|other| other != number) {
-                let name = self.name(key);
-                return Err(unsupported(format!("`{name}` with different values for layers")));
+                return Err(different(&self.name(key)));
             }
             *kind = Some(number);
         }
@@ -374,7 +373,7 @@ fn add_ropes(entries: &mut GgufMap, full: GgufMap, local: GgufMap) {
     for entry in ["rope_theta", "partial_rotary_factor", "rope_scaling"] {
         entries.remove(entry);
     }
-    let ropes = [(KINDS[0], full), (KINDS[1], local)];
-    let ropes = ropes.map(|(kind, rope)| (kind.to_owned(), Value::Map(rope)));
-    insert(entries, [("rope_parameters", Value::Map(BTreeMap::from(ropes)))]);
+    let mut ropes = GgufMap::new();
+    insert(&mut ropes, [(KINDS[0], Value::Map(full)), (KINDS[1], Value::Map(local))]);
+    insert(entries, [("rope_parameters", Value::Map(ropes))]);
 }

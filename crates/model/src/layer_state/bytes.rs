@@ -74,8 +74,9 @@ pub(super) fn write_numbers<E: Number>(numbers: &[E], to: &mut dyn Write) -> io:
     let mut part = [0; PART];
     for numbers in numbers.chunks(PART / E::BYTES) {
         let bytes = &mut part[..numbers.len() * E::BYTES];
-        let places = bytes.chunks_exact_mut(E::BYTES);
-        places.zip(numbers).for_each(|(place, number)| number.write(place));
+        for (place, number) in bytes.chunks_exact_mut(E::BYTES).zip(numbers) {
+            number.write(place);
+        }
         to.write_all(bytes)?;
     }
     Ok(())
@@ -87,8 +88,9 @@ pub(super) fn read_numbers<E: Number>(numbers: &mut [E], from: &mut dyn Read) ->
     for numbers in numbers.chunks_mut(PART / E::BYTES) {
         let bytes = &mut part[..numbers.len() * E::BYTES];
         from.read_exact(bytes)?;
-        let places = bytes.chunks_exact(E::BYTES);
-        numbers.iter_mut().zip(places).for_each(|(number, place)| *number = E::read(place));
+        for (number, place) in numbers.iter_mut().zip(bytes.chunks_exact(E::BYTES)) {
+            *number = E::read(place);
+        }
     }
     Ok(())
 }
@@ -97,8 +99,10 @@ pub(super) fn read_numbers<E: Number>(numbers: &mut [E], from: &mut dyn Read) ->
 pub(super) fn read_len(from: &mut dyn Read, least: usize) -> io::Result<usize> {
     let mut len = [0u64];
     read_numbers(&mut len, from)?;
-    let len = usize::try_from(len[0]).ok().filter(|&len| len >= least);
-    len.ok_or_else(|| io::ErrorKind::InvalidData.into())
+    match usize::try_from(len[0]) {
+        Ok(len) if len >= least => Ok(len),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
 }
 
 /// Writes the rows of these positions, which must lie within one round of a ring.

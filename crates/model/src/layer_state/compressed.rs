@@ -43,15 +43,14 @@ struct CompressedShape {
 
 impl CompressedShape {
     fn of(spec: &CompressedSpec, limit: usize) -> CompressedShape {
-        let slots = |needed: usize| needed.saturating_add(SPARE).min(limit).max(1);
         let mut shape = CompressedShape {
-            keys: (spec.head_dim, (slots(spec.window), 0)),
+            keys: (spec.head_dim, (slots(spec.window, limit), 0)),
             raw: Vec::new(),
             index: None,
         };
         if let Some(pools) = spec.pools {
             let entries = limit / pools.ratio;
-            let needed = slots(pools.series() * pools.ratio);
+            let needed = slots(pools.series() * pools.ratio, limit);
             shape.keys.1.1 = entries;
             shape.raw = vec![(pools.series() * spec.head_dim, needed); 2];
             if let Some(indexer) = pools.indexer {
@@ -61,6 +60,11 @@ impl CompressedShape {
         }
         shape
     }
+}
+
+/// Number of positions in a ring that needs this many.
+fn slots(needed: usize, limit: usize) -> usize {
+    needed.saturating_add(SPARE).min(limit).max(1)
 }
 
 impl CompressedState {
@@ -91,33 +95,45 @@ impl CompressedState {
         page: usize,
     ) -> u64 {
         let CompressedShape { keys, raw, index } = CompressedShape::of(spec, limit);
-        let raw = raw
-            .into_iter()
-            .map(|(width, slots)| RowRing::bytes_for(width, (slots, 0), KvPrecision::F32, page));
-        RowRing::bytes_for(keys.0, keys.1, precision, page)
-            + raw.sum::<u64>()
-            + index.map_or(0, |(width, limit)| PagedRows::bytes_for(width, limit, precision, page))
+        let mut bytes = RowRing::bytes_for(keys.0, keys.1, precision, page);
+        for (width, slots) in raw {
+            bytes += RowRing::bytes_for(width, (slots, 0), KvPrecision::F32, page);
+        }
+        if let Some((width, limit)) = index {
+            bytes += PagedRows::bytes_for(width, limit, precision, page);
+        }
+        bytes
     }
 
     /// Bytes that a snapshot keeps for each position after it.
     pub(super) fn journal_bytes(spec: &CompressedSpec) -> u64 {
         let CompressedShape { keys, raw, .. } = CompressedShape::of(spec, usize::MAX);
-        let widths = raw.into_iter().map(|(width, _)| width).chain([keys.0]);
-        widths.map(RowRing::journal_bytes).sum()
+        let mut bytes = RowRing::journal_bytes(keys.0);
+        for (width, _) in raw {
+            bytes += RowRing::journal_bytes(width);
+        }
+        bytes
     }
 
     /// Bytes held, including shared pages, but not the rows kept for snapshots.
     pub(super) fn bytes(&self) -> u64 {
-        let rings = self.raw.iter().chain([&self.keys]).map(|ring| ring.rows().bytes());
-        rings.sum::<u64>() + self.index.as_ref().map_or(0, PagedRows::bytes)
+        let mut bytes = self.index.as_ref().map_or(0, PagedRows::bytes);
+        for ring in self.raw.iter().chain([&self.keys]) {
+            bytes += ring.rows().bytes();
+        }
+        bytes
     }
 
     /// Makes room for the positions below `end`.
     pub(super) fn reserve(&mut self, end: usize) {
-        let entries = self.pools.map_or(0, |pools| end / pools.ratio);
+        let entries = self.entries(end);
         self.keys.reserve(end, entries);
-        self.raw.iter_mut().for_each(|ring| ring.reserve(end, 0));
-        self.index.iter_mut().for_each(|index| index.reserve(entries));
+        for ring in &mut self.raw {
+            ring.reserve(end, 0);
+        }
+        if let Some(index) = &mut self.index {
+            index.reserve(entries);
+        }
     }
 
     /// Empties the state and keeps its memory, except for shared pages.
@@ -130,21 +146,34 @@ impl CompressedState {
     pub(super) fn trim(&mut self, len: usize) {
         let entries = self.entries(len);
         self.keys.trim(len, entries);
-        self.raw.iter_mut().for_each(|ring| ring.trim(len, 0));
-        self.index.iter_mut().for_each(|index| index.trim(entries));
+        for ring in &mut self.raw {
+            ring.trim(len, 0);
+        }
+        if let Some(index) = &mut self.index {
+            index.trim(entries);
+        }
     }
 
     /// Bytes that the positions from `len` to `end` take.
     pub(super) fn growth(&self, len: usize, end: usize) -> u64 {
-        let [first, entries] = [len, end].map(|len| self.entries(len));
-        let raw = self.raw.iter().map(|ring| ring.growth(end, 0));
-        let index = self.index.iter().map(|index| index.growth(first, entries));
-        self.keys.growth(end, entries) + raw.chain(index).sum::<u64>()
+        let entries = self.entries(end);
+        let mut bytes = self.keys.growth(end, entries);
+        for ring in &self.raw {
+            bytes += ring.growth(end, 0);
+        }
+        if let Some(index) = &self.index {
+            bytes += index.growth(self.entries(len), entries);
+        }
+        bytes
     }
 
     pub(super) fn each_page(&self, each: &mut dyn FnMut(SharedPage)) {
-        self.raw.iter().chain([&self.keys]).for_each(|ring| ring.each_page(each));
-        self.index.iter().for_each(|index| index.each_page(each));
+        for ring in self.raw.iter().chain([&self.keys]) {
+            ring.each_page(each);
+        }
+        if let Some(index) = &self.index {
+            index.each_page(each);
+        }
     }
 
     /// Bytes of the numbers, and the lengths, of all rings.
@@ -156,7 +185,10 @@ impl CompressedState {
     pub(super) fn write(&self, positions: Range<usize>, to: &mut dyn Write) -> io::Result<()> {
         let entries = self.entries(positions.start)..self.entries(positions.end);
         self.keys.write_behind(entries.clone(), to)?;
-        self.index.iter().try_for_each(|index| index.write(entries.clone(), to))
+        match &self.index {
+            Some(index) => index.write(entries, to),
+            None => Ok(()),
+        }
     }
 
     /// Reads the entries that end in these positions. Their memory must be
@@ -164,17 +196,26 @@ impl CompressedState {
     pub(super) fn take(&mut self, positions: Range<usize>, from: &mut dyn Read) -> io::Result<()> {
         let entries = self.entries(positions.start)..self.entries(positions.end);
         self.keys.take_behind(entries.clone(), from)?;
-        self.index.iter_mut().try_for_each(|index| index.take(entries.clone(), from))
+        match &mut self.index {
+            Some(index) => index.take(entries, from),
+            None => Ok(()),
+        }
     }
 
     /// Writes the rings of `len` positions.
     pub(super) fn write_rings(&self, len: usize, to: &mut dyn Write) -> io::Result<()> {
-        [&self.keys].into_iter().chain(&self.raw).try_for_each(|ring| ring.write(len, to))
+        for ring in [&self.keys].into_iter().chain(&self.raw) {
+            ring.write(len, to)?;
+        }
+        Ok(())
     }
 
     /// Reads the rings of `len` positions. Their memory must be [reserved](Self::reserve).
     pub(super) fn take_rings(&mut self, len: usize, from: &mut dyn Read) -> io::Result<()> {
-        self.rings().try_for_each(|ring| ring.take(len, from))
+        for ring in self.rings() {
+            ring.take(len, from)?;
+        }
+        Ok(())
     }
 
     /// Entries that end below `len`.
@@ -198,9 +239,8 @@ impl CompressedState {
 
     /// The first position below `len` whose rows an entry still needs.
     fn unfinished(&self, len: usize) -> usize {
-        self.pools.map_or(len, |pools| {
-            (len / pools.ratio + 1).saturating_sub(pools.series()) * pools.ratio
-        })
+        let Some(pools) = self.pools else { return len };
+        (len / pools.ratio + 1).saturating_sub(pools.series()) * pools.ratio
     }
 
     pub(super) fn snapshot(&mut self) -> Vec<RingMark> {
@@ -208,7 +248,9 @@ impl CompressedState {
     }
 
     pub(super) fn restore(&mut self, marks: Vec<RingMark>) {
-        self.rings().zip(marks).for_each(|(ring, mark)| ring.restore(mark));
+        for (ring, mark) in self.rings().zip(marks) {
+            ring.restore(mark);
+        }
     }
 
     pub(super) fn keep(&mut self) {
@@ -305,10 +347,14 @@ impl CompressedState {
         let Some(pools) = self.pools else { return seen };
         for number in 0..len / pools.ratio {
             self.keys.rows().read(self.keys.behind(number), &mut seen);
-            self.index.iter().for_each(|index| index.read(number, &mut seen));
+            if let Some(index) = &self.index {
+                index.read(number, &mut seen);
+            }
         }
         for position in self.unfinished(len)..len {
-            self.raw.iter().for_each(|ring| ring.rows().read(ring.slot(position), &mut seen));
+            for ring in &self.raw {
+                ring.rows().read(ring.slot(position), &mut seen);
+            }
         }
         seen
     }

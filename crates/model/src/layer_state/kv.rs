@@ -7,12 +7,12 @@ use std::sync::Arc;
 use sws_kernels::functional::{CacheLayout, CacheMut, KvCache, KvData, Page, store};
 
 use super::KvPrecision;
+use super::blocks::{BLOCKS, INDEXER, IndexKeys};
 use super::bytes::{read_len, read_rows, write_numbers, write_rows};
 use super::pages::{
     SharedPage, bytes, drop_shared, each_page, grow, growth, positions_held, positions_per_page,
 };
-use super::rows::PagedRows;
-use crate::spec::{AttentionSpec, BlocksSpec};
+use crate::spec::AttentionSpec;
 
 /// Additional positions in the ring of a layer with a window, plus one. At most this many tokens
 /// are stored before they are attended with; longer chunks are split.
@@ -36,11 +36,7 @@ pub(crate) struct KvState {
     written: usize,
     journal: KvJournal,
     /// The keys of the layer's indexer, if it has one. Such a layer has no window.
-    index: Option<PagedRows>,
-    /// Keys of single positions, if keys of blocks are their means. They are never rounded.
-    parts: Option<PagedRows>,
-    /// Number of positions per key of the indexer.
-    block: usize,
+    index: Option<IndexKeys>,
 }
 
 /// A snapshot: the length of the journal, and the end of the positions.
@@ -83,17 +79,13 @@ impl KvState {
             KvPrecision::Q8 => KvRows::Q8 { keys: Vec::new(), values: Vec::new() },
         };
         let journal = KvJournal::default();
-        let index = |it: BlocksSpec| PagedRows::new(it.dim, it.keys(limit), precision, page_bytes);
-        let part = |it: BlocksSpec| PagedRows::new(it.dim, limit, KvPrecision::F32, page_bytes);
-        let index = spec.extras.blocks.map(index);
-        let parts = spec.extras.blocks.filter(|blocks| blocks.pooled).map(part);
-        let block =
-            spec.extras.blocks.filter(|blocks| blocks.pooled).map_or(1, |blocks| blocks.size);
-        let [dim, of_value] = [spec.head_dim, spec.value_dim].map(|it| precision.row(it));
+        let blocks = spec.extras.blocks;
+        let index = blocks.map(|blocks| IndexKeys::new(blocks, limit, precision, page_bytes));
+        let dim = precision.row(spec.head_dim);
         let keys = CacheLayout { capacity, page, heads: spec.kv_heads, dim };
-        let values = CacheLayout { dim: of_value, ..keys };
+        let values = CacheLayout { dim: precision.row(spec.value_dim), ..keys };
         let is_ring = capacity < limit;
-        KvState { data, keys, values, chunk, is_ring, written: 0, journal, index, parts, block }
+        KvState { data, keys, values, chunk, is_ring, written: 0, journal, index }
     }
 
     /// The maximum size in bytes of `limit` positions in pages of `page`.
@@ -104,12 +96,11 @@ impl KvState {
         page: usize,
     ) -> u64 {
         let rows = positions_held(shape(spec, limit).0, page);
-        let index = spec.extras.blocks.map_or(0, |it| {
-            let parts = if it.pooled { it.dim } else { 0 };
-            PagedRows::bytes_for(it.dim, it.keys(limit), precision, page)
-                + PagedRows::bytes_for(parts, limit, KvPrecision::F32, page)
-        });
-        rows as u64 * KvState::row_bytes(spec, precision) + index
+        let mut bytes = rows as u64 * KvState::row_bytes(spec, precision);
+        if let Some(blocks) = spec.extras.blocks {
+            bytes += IndexKeys::bytes_for(blocks, limit, precision, page);
+        }
+        bytes
     }
 
     /// Number of positions that the KV cache keeps of this many.
@@ -119,8 +110,8 @@ impl KvState {
 
     /// Bytes of a position in the KV cache.
     pub(super) fn row_bytes(spec: &AttentionSpec, precision: KvPrecision) -> u64 {
-        let of_head = [spec.head_dim, spec.value_dim].map(|it| precision.row_bytes(it));
-        (spec.kv_heads * of_head.iter().sum::<usize>()) as u64
+        let of_head = precision.row_bytes(spec.head_dim) + precision.row_bytes(spec.value_dim);
+        (spec.kv_heads * of_head) as u64
     }
 
     /// Bytes held, including shared pages but not the journal.
@@ -130,15 +121,16 @@ impl KvState {
             KvRows::Bf16 { keys, values } => bytes(keys) + bytes(values),
             KvRows::Q8 { keys, values } => bytes(keys) + bytes(values),
         };
-        data + self.index.iter().chain(&self.parts).map(PagedRows::bytes).sum::<u64>()
+        data + self.index.as_ref().map_or(0, IndexKeys::bytes)
     }
 
     /// Makes room for the positions below `end`.
     pub(super) fn reserve(&mut self, end: usize) {
-        let (needed, [of_keys, of_values]) = (self.keys.pages(end), self.page_lens());
-        let blocks = end / self.block;
-        self.index.iter_mut().for_each(|index| index.reserve(blocks));
-        self.parts.iter_mut().for_each(|parts| parts.reserve(end));
+        let needed = self.keys.pages(end);
+        let [of_keys, of_values] = self.page_lens();
+        if let Some(index) = &mut self.index {
+            index.reserve(end);
+        }
         match &mut self.data {
             KvRows::F32 { keys, values } => {
                 grow(keys, needed, of_keys);
@@ -159,7 +151,7 @@ impl KvState {
     /// sequence.
     pub(super) fn clear(&mut self) {
         self.written = 0;
-        self.index.iter_mut().chain(&mut self.parts).for_each(PagedRows::clear);
+        self.index.iter_mut().for_each(IndexKeys::clear);
         fn own<E>(keys: &mut Vec<Page<E>>, values: &mut Vec<Page<E>>) {
             for pages in [&mut *keys, &mut *values] {
                 drop_shared(pages);
@@ -183,9 +175,9 @@ impl KvState {
     /// Drops the pages that `len` positions do not need.
     pub(super) fn trim(&mut self, len: usize) {
         let needed = self.keys.pages(len);
-        let blocks = len / self.block;
-        self.index.iter_mut().for_each(|index| index.trim(blocks));
-        self.parts.iter_mut().for_each(|parts| parts.trim(len));
+        if let Some(index) = &mut self.index {
+            index.trim(len);
+        }
         match &mut self.data {
             KvRows::F32 { keys, values } => {
                 keys.truncate(needed);
@@ -208,24 +200,30 @@ impl KvState {
             let [len, end] = at;
             growth(keys, &state.keys, len, end) + growth(values, &state.values, len, end)
         }
-        let data = match &self.data {
+        let mut bytes = match &self.data {
             KvRows::F32 { keys, values } => of(self, keys, values, [len, end]),
             KvRows::Bf16 { keys, values } => of(self, keys, values, [len, end]),
             KvRows::Q8 { keys, values } => of(self, keys, values, [len, end]),
         };
-        let block = self.block;
-        let index = self.index.iter().map(|index| index.growth(len / block, end / block));
-        let parts = self.parts.iter().map(|parts| parts.growth(len, end));
-        data + index.chain(parts).sum::<u64>()
+        if let Some(index) = &self.index {
+            bytes += index.growth(len, end);
+        }
+        bytes
     }
 
     pub(super) fn each_page(&self, each: &mut dyn FnMut(SharedPage)) {
+        fn of<E>(keys: &[Page<E>], values: &[Page<E>], each: &mut dyn FnMut(SharedPage)) {
+            each_page(keys, each);
+            each_page(values, each);
+        }
         match &self.data {
-            KvRows::F32 { keys, values } => [keys, values].map(|pages| each_page(pages, each)),
-            KvRows::Bf16 { keys, values } => [keys, values].map(|pages| each_page(pages, each)),
-            KvRows::Q8 { keys, values } => [keys, values].map(|pages| each_page(pages, each)),
-        };
-        self.index.iter().chain(&self.parts).for_each(|rows| rows.each_page(each));
+            KvRows::F32 { keys, values } => of(keys, values, each),
+            KvRows::Bf16 { keys, values } => of(keys, values, each),
+            KvRows::Q8 { keys, values } => of(keys, values, each),
+        }
+        if let Some(index) = &self.index {
+            index.each_page(each);
+        }
     }
 
     /// Bytes of a value, and the length of a ring.
@@ -243,9 +241,10 @@ impl KvState {
         if !self.is_ring {
             self.write_data(positions.clone(), to)?;
         }
-        let blocks = positions.start / self.block..positions.end / self.block;
-        self.index.iter().try_for_each(|index| index.write(blocks.clone(), to))?;
-        self.parts.iter().try_for_each(|parts| parts.write(positions.clone(), to))
+        match &self.index {
+            Some(index) => index.write(positions, to),
+            None => Ok(()),
+        }
     }
 
     /// Reads the rows of positions. Their memory must be [reserved](Self::reserve).
@@ -254,9 +253,10 @@ impl KvState {
             self.take_data(positions.clone(), from)?;
             self.written = positions.end;
         }
-        let blocks = positions.start / self.block..positions.end / self.block;
-        self.index.iter_mut().try_for_each(|index| index.take(blocks.clone(), from))?;
-        self.parts.iter_mut().try_for_each(|parts| parts.take(positions.clone(), from))
+        match &mut self.index {
+            Some(index) => index.take(positions, from),
+            None => Ok(()),
+        }
     }
 
     /// Writes the ring of `len` positions, if the cache is a ring.
@@ -424,7 +424,7 @@ impl KvState {
     ///
     /// If the layer has no indexer.
     pub(crate) fn append_index(&mut self, first: usize, keys: &[f32]) {
-        self.index.as_mut().expect("a layer with an indexer").append(first, keys);
+        self.index.as_mut().expect(INDEXER).append(first, keys);
     }
 
     /// Stores keys [tokens, dim] of single positions, if keys of blocks are means.
@@ -433,7 +433,7 @@ impl KvState {
     ///
     /// If keys of blocks are not means.
     pub(crate) fn append_parts(&mut self, first: usize, keys: &[f32]) {
-        self.parts.as_mut().expect("a layer with keys of blocks").append(first, keys);
+        self.index.as_mut().expect(BLOCKS).append_parts(first, keys);
     }
 
     /// The key of a single position, if keys of blocks are means.
@@ -442,7 +442,7 @@ impl KvState {
     ///
     /// If keys of blocks are not means.
     pub(crate) fn part(&self, position: usize) -> &[f32] {
-        self.parts.as_ref().expect("a layer with keys of blocks").row(position)
+        self.index.as_ref().expect(BLOCKS).part(position)
     }
 
     /// The keys of the indexer, of one head.
@@ -451,7 +451,7 @@ impl KvState {
     ///
     /// If the layer has no indexer.
     pub(crate) fn index(&self) -> KvCache<'_> {
-        self.index.as_ref().expect("a layer with an indexer").view()
+        self.index.as_ref().expect(INDEXER).view()
     }
 
     /// Number of positions kept.
@@ -461,8 +461,8 @@ impl KvState {
 
     /// Elements of a page of keys, and of one of values.
     fn page_lens(&self) -> [usize; 2] {
-        let len = |layout: &CacheLayout| layout.page_len();
-        [&self.keys, &self.values].map(|it| len(it).expect("the formula has counted it before"))
+        [&self.keys, &self.values]
+            .map(|layout| layout.page_len().expect("the formula has counted it before"))
     }
 }
 
@@ -504,8 +504,8 @@ impl HeadRows {
 
 /// Number of positions kept, and of tokens that can be stored at once.
 fn shape(spec: &AttentionSpec, limit: usize) -> (usize, usize) {
-    match spec.window.filter(|_| spec.keeps_window()) {
-        Some(window) if window.saturating_add(RING_CHUNK - 1) < limit => {
+    match spec.window {
+        Some(window) if spec.keeps_window() && window.saturating_add(RING_CHUNK - 1) < limit => {
             (window + RING_CHUNK - 1, RING_CHUNK)
         }
         _ => (limit, limit),

@@ -32,17 +32,20 @@ impl LatentState {
         precision: KvPrecision,
         page: usize,
     ) -> Self {
-        let rows = |width| PagedRows::new(width, limit, precision, page);
-        let index = spec.indexer().map(|indexer| {
+        let mut state = LatentState { latents: None, index: None, parts: None, group: 1 };
+        if spec.has_latents() {
+            state.latents = Some(PagedRows::new(spec.width(), limit, precision, page));
+        }
+        if let Some(indexer) = spec.indexer() {
             let keys = (limit / indexer.group).max(1);
-            PagedRows::new(indexer.dim, keys, precision, page)
-        });
-        let pooled = spec.indexer().filter(|indexer| indexer.is_pooled());
-        let part = |dim| PagedRows::new(dim, limit, KvPrecision::F32, page);
-        let parts = pooled.map(|indexer| [indexer.dim; 2].map(part));
-        let group = spec.indexer().map_or(1, |indexer| indexer.group);
-        let latents = spec.has_latents().then(|| rows(spec.width()));
-        LatentState { latents, index, parts, group }
+            state.index = Some(PagedRows::new(indexer.dim, keys, precision, page));
+            state.group = indexer.group;
+            if indexer.is_pooled() {
+                let part = |dim| PagedRows::new(dim, limit, KvPrecision::F32, page);
+                state.parts = Some([indexer.dim; 2].map(part));
+            }
+        }
+        state
     }
 
     /// The maximum size in bytes of `limit` positions in pages of `page`.
@@ -52,14 +55,17 @@ impl LatentState {
         precision: KvPrecision,
         page: usize,
     ) -> u64 {
-        let rows = |width| PagedRows::bytes_for(width, limit, precision, page);
-        let of_index = spec.indexer().map_or(0, |indexer| {
+        let mut bytes = 0;
+        if spec.has_latents() {
+            bytes += PagedRows::bytes_for(spec.width(), limit, precision, page);
+        }
+        if let Some(indexer) = spec.indexer() {
             let keys = (limit / indexer.group).max(1);
             let parts = if indexer.is_pooled() { 2 * indexer.dim } else { 0 };
-            PagedRows::bytes_for(indexer.dim, keys, precision, page)
-                + PagedRows::bytes_for(parts, limit, KvPrecision::F32, page)
-        });
-        (if spec.has_latents() { rows(spec.width()) } else { 0 }) + of_index
+            bytes += PagedRows::bytes_for(indexer.dim, keys, precision, page)
+                + PagedRows::bytes_for(parts, limit, KvPrecision::F32, page);
+        }
+        bytes
     }
 
     /// Bytes held, including shared pages.
@@ -70,36 +76,48 @@ impl LatentState {
     /// Makes room for the positions below `end`.
     pub(super) fn reserve(&mut self, end: usize) {
         let groups = end / self.group;
-        self.latents.iter_mut().for_each(|latents| latents.reserve(end));
-        self.index.iter_mut().for_each(|index| index.reserve(groups));
-        self.parts.iter_mut().flatten().for_each(|parts| parts.reserve(end));
+        if let Some(index) = &mut self.index {
+            index.reserve(groups);
+        }
+        for rows in self.by_position() {
+            rows.reserve(end);
+        }
     }
 
     /// Empties the cache and keeps its memory, except for shared pages, which are left to the other
     /// sequence.
     pub(super) fn clear(&mut self) {
-        self.each(PagedRows::clear);
+        self.index.iter_mut().for_each(PagedRows::clear);
+        self.by_position().for_each(PagedRows::clear);
     }
 
     /// Drops the pages that `len` positions do not need.
     pub(super) fn trim(&mut self, len: usize) {
         let groups = len / self.group;
-        self.latents.iter_mut().for_each(|latents| latents.trim(len));
-        self.index.iter_mut().for_each(|index| index.trim(groups));
-        self.parts.iter_mut().flatten().for_each(|parts| parts.trim(len));
+        if let Some(index) = &mut self.index {
+            index.trim(groups);
+        }
+        for rows in self.by_position() {
+            rows.trim(len);
+        }
     }
 
     /// Bytes that the positions from `len` to `end` take.
     pub(super) fn growth(&self, len: usize, end: usize) -> u64 {
-        let group = self.group;
-        let index = self.index.iter().map(|index| index.growth(len / group, end / group));
-        let parts = self.parts.iter().flatten().map(|parts| parts.growth(len, end));
-        let latents = self.latents.iter().map(|latents| latents.growth(len, end));
-        latents.chain(index).chain(parts).sum()
+        let mut bytes = 0;
+        if let Some(index) = &self.index {
+            bytes += index.growth(len / self.group, end / self.group);
+        }
+        for rows in self.latents.iter().chain(self.parts.iter().flatten()) {
+            bytes += rows.growth(len, end);
+        }
+        bytes
     }
 
     pub(super) fn each_page(&self, each: &mut dyn FnMut(SharedPage)) {
-        self.all().for_each(|rows| rows.each_page(each));
+        for rows in self.all() {
+            rows.each_page(each);
+        }
     }
 
     /// Bytes of a value.
@@ -110,18 +128,31 @@ impl LatentState {
     /// Writes the rows of positions, and the groups that end in them.
     pub(super) fn write(&self, positions: Range<usize>, to: &mut dyn Write) -> io::Result<()> {
         let groups = positions.start / self.group..positions.end / self.group;
-        self.latents.iter().try_for_each(|latents| latents.write(positions.clone(), to))?;
-        self.index.iter().try_for_each(|index| index.write(groups.clone(), to))?;
-        self.parts.iter().flatten().try_for_each(|parts| parts.write(positions.clone(), to))
+        if let Some(latents) = &self.latents {
+            latents.write(positions.clone(), to)?;
+        }
+        if let Some(index) = &self.index {
+            index.write(groups, to)?;
+        }
+        for parts in self.parts.iter().flatten() {
+            parts.write(positions.clone(), to)?;
+        }
+        Ok(())
     }
 
     /// Reads the rows of positions. Their memory must be [reserved](Self::reserve).
     pub(super) fn take(&mut self, positions: Range<usize>, from: &mut dyn Read) -> io::Result<()> {
         let groups = positions.start / self.group..positions.end / self.group;
-        self.latents.iter_mut().try_for_each(|latents| latents.take(positions.clone(), from))?;
-        self.index.iter_mut().try_for_each(|index| index.take(groups.clone(), from))?;
-        let mut parts = self.parts.iter_mut().flatten();
-        parts.try_for_each(|parts| parts.take(positions.clone(), from))
+        if let Some(latents) = &mut self.latents {
+            latents.take(positions.clone(), from)?;
+        }
+        if let Some(index) = &mut self.index {
+            index.take(groups, from)?;
+        }
+        for parts in self.parts.iter_mut().flatten() {
+            parts.take(positions.clone(), from)?;
+        }
+        Ok(())
     }
 
     /// Stores latents [tokens, width] of consecutive positions. Their memory must be
@@ -155,7 +186,9 @@ impl LatentState {
     /// If the layer pools none.
     pub(crate) fn append_parts(&mut self, first: usize, parts: [&[f32]; 2]) {
         let rows = self.parts.as_mut().expect("a layer with pooled keys");
-        rows.iter_mut().zip(parts).for_each(|(rows, part)| rows.append(first, part));
+        for (rows, part) in rows.iter_mut().zip(parts) {
+            rows.append(first, part);
+        }
     }
 
     /// The key of a position, and its gates.
@@ -186,9 +219,9 @@ impl LatentState {
         self.index.as_ref().expect("a layer with an indexer").view()
     }
 
-    fn each(&mut self, f: impl Fn(&mut PagedRows)) {
-        let latents = self.latents.iter_mut().chain(&mut self.index);
-        latents.chain(self.parts.iter_mut().flatten()).for_each(f);
+    /// The rows of single positions: all but the keys of the indexer.
+    fn by_position(&mut self) -> impl Iterator<Item = &mut PagedRows> {
+        self.latents.iter_mut().chain(self.parts.iter_mut().flatten())
     }
 
     fn all(&self) -> impl Iterator<Item = &PagedRows> {

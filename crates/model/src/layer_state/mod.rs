@@ -1,9 +1,11 @@
 //! The state of a sequence in each layer.
 
+mod blocks;
 mod bytes;
 mod compressed;
 mod kv;
 mod latent;
+mod layer;
 mod pages;
 mod recurrent;
 mod ring;
@@ -14,6 +16,7 @@ mod tests;
 pub(crate) use compressed::CompressedState;
 pub(crate) use kv::KvState;
 pub(crate) use latent::LatentState;
+pub(crate) use layer::LayerState;
 pub(crate) use pages::SharedPage;
 pub(crate) use recurrent::RecurrentState;
 
@@ -23,6 +26,7 @@ use std::ops::Range;
 use sws_kernels::functional::q8;
 
 use crate::spec::{Mixer, ModelSpec, RecurrentSize};
+use layer::LayerSnapshot;
 
 /// Precision in which keys and values, or latents, are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,32 +73,6 @@ impl KvPrecision {
     }
 }
 
-/// The state of one layer for a sequence, by the kind of its mixer.
-#[derive(Debug)]
-pub(crate) enum LayerState {
-    /// Keys and values, each at its position.
-    Kv(KvState),
-    /// Latents, each at its position.
-    Latent(LatentState),
-    /// Keys of the last positions, and entries of earlier ones.
-    Compressed(CompressedState),
-    /// A state of fixed size, not addressed by position.
-    Recurrent(RecurrentState),
-}
-
-/// A snapshot of a layer's state.
-#[derive(Debug)]
-enum LayerSnapshot {
-    /// A snapshot of keys and values.
-    Kv(kv::KvMark),
-    /// Latents need no snapshot.
-    Latent,
-    /// A snapshot of keys of the last positions, and of entries.
-    Compressed(Vec<ring::RingMark>),
-    /// A snapshot of a state of fixed size, which shares memory with the state until that changes.
-    Recurrent(RecurrentState),
-}
-
 /// The state of a sequence in all layers.
 #[derive(Debug)]
 pub(crate) struct SequenceState {
@@ -126,32 +104,35 @@ impl SequenceState {
         precision: KvPrecision,
         page: usize,
     ) -> SequenceState {
-        let layers = spec.in_order().map(|layer| match &layer.mixer {
-            Mixer::Attention(attention) if !attention.has_keys() => {
-                LayerState::Recurrent(RecurrentState::new(RecurrentSize::NONE))
-            }
-            Mixer::Attention(attention) => {
-                LayerState::Kv(KvState::new(attention, limit, precision, page))
-            }
-            Mixer::Latent(latent) if !latent.has_latents() && latent.indexer().is_none() => {
-                LayerState::Recurrent(RecurrentState::new(RecurrentSize::NONE))
-            }
-            Mixer::Latent(latent) => {
-                LayerState::Latent(LatentState::new(latent, limit, precision, page))
-            }
-            Mixer::Compressed(spec) => {
-                LayerState::Compressed(CompressedState::new(spec, limit, precision, page))
-            }
-            Mixer::Delta(_) | Mixer::Conv(_) | Mixer::StateSpace(_) | Mixer::None => {
-                let memory = layer.memory(spec.state_width()).expect("all of these have one");
-                LayerState::Recurrent(RecurrentState::new(memory))
-            }
-        });
-        let mut layers: Vec<LayerState> = layers.collect();
+        let mut layers = Vec::new();
+        for layer in spec.in_order() {
+            layers.push(match &layer.mixer {
+                Mixer::Attention(attention) if !attention.has_keys() => {
+                    LayerState::fixed(RecurrentSize::NONE)
+                }
+                Mixer::Attention(attention) => {
+                    LayerState::Kv(KvState::new(attention, limit, precision, page))
+                }
+                Mixer::Latent(latent) if !latent.has_latents() && latent.indexer().is_none() => {
+                    LayerState::fixed(RecurrentSize::NONE)
+                }
+                Mixer::Latent(latent) => {
+                    LayerState::Latent(LatentState::new(latent, limit, precision, page))
+                }
+                Mixer::Compressed(spec) => {
+                    LayerState::Compressed(CompressedState::new(spec, limit, precision, page))
+                }
+                Mixer::Delta(_) | Mixer::Conv(_) | Mixer::StateSpace(_) | Mixer::None => {
+                    let memory = layer.memory(spec.state_width()).expect("all of these have one");
+                    LayerState::fixed(memory)
+                }
+            });
+        }
         if has_convs(spec) {
-            let past = spec.in_order().map(|layer| layer.convs(spec.hidden).iter().sum());
-            let memory = past.map(|past| RecurrentSize { past, sums: 0 });
-            layers.extend(memory.map(|it| LayerState::Recurrent(RecurrentState::new(it))));
+            for layer in spec.in_order() {
+                let past = layer.convs(spec.hidden).iter().sum();
+                layers.push(LayerState::fixed(RecurrentSize { past, sums: 0 }));
+            }
         }
         SequenceState { len: 0, partial: false, layers, more: 0 }
     }
@@ -168,14 +149,17 @@ impl SequenceState {
         precision: KvPrecision,
         page: usize,
     ) -> u64 {
-        let layers = spec.in_order().map(|layer| match &layer.mixer {
-            Mixer::Attention(attention) if !attention.has_keys() => 0,
-            Mixer::Attention(attention) => KvState::bytes_for(attention, limit, precision, page),
-            Mixer::Latent(latent) => LatentState::bytes_for(latent, limit, precision, page),
-            Mixer::Compressed(spec) => CompressedState::bytes_for(spec, limit, precision, page),
-            _ => layer.memory(spec.state_width()).map_or(0, RecurrentSize::bytes),
-        });
-        layers.sum::<u64>() + conv_bytes(spec)
+        let mut bytes = conv_bytes(spec);
+        for layer in spec.in_order() {
+            bytes += match &layer.mixer {
+                Mixer::Attention(own) if !own.has_keys() => 0,
+                Mixer::Attention(own) => KvState::bytes_for(own, limit, precision, page),
+                Mixer::Latent(own) => LatentState::bytes_for(own, limit, precision, page),
+                Mixer::Compressed(own) => CompressedState::bytes_for(own, limit, precision, page),
+                _ => layer.memory(spec.state_width()).map_or(0, RecurrentSize::bytes),
+            };
+        }
+        bytes
     }
 
     /// Selects the states of a visit of a layer for [`layer`](Self::layer).
@@ -207,17 +191,21 @@ impl SequenceState {
         (sequences, tokens): (usize, usize),
         precision: KvPrecision,
     ) -> u64 {
-        let row = |attention| KvState::row_bytes(attention, precision) + size_of::<usize>() as u64;
-        let layers = spec.in_order().map(|layer| match &layer.mixer {
-            Mixer::Attention(attention) if attention.keeps_window() => {
-                tokens as u64 * row(attention)
-            }
-            Mixer::Compressed(spec) => tokens as u64 * CompressedState::journal_bytes(spec),
-            _ => {
-                sequences as u64 * layer.memory(spec.state_width()).map_or(0, RecurrentSize::bytes)
-            }
-        });
-        layers.sum::<u64>() + sequences as u64 * conv_bytes(spec)
+        let mut bytes = sequences as u64 * conv_bytes(spec);
+        for layer in spec.in_order() {
+            bytes += match &layer.mixer {
+                Mixer::Attention(attention) if attention.keeps_window() => {
+                    let row = KvState::row_bytes(attention, precision) + size_of::<usize>() as u64;
+                    tokens as u64 * row
+                }
+                Mixer::Compressed(spec) => tokens as u64 * CompressedState::journal_bytes(spec),
+                _ => {
+                    let memory = layer.memory(spec.state_width());
+                    sequences as u64 * memory.map_or(0, RecurrentSize::bytes)
+                }
+            };
+        }
+        bytes
     }
 
     /// Bytes held; pages shared with other sequences count for each.
@@ -228,7 +216,9 @@ impl SequenceState {
     /// Makes room for `tokens` more positions.
     pub(crate) fn reserve(&mut self, tokens: usize) {
         let end = self.len + tokens;
-        self.layers.iter_mut().for_each(|layer| layer.reserve(end));
+        for layer in &mut self.layers {
+            layer.reserve(end);
+        }
     }
 
     /// Empties the sequence and keeps the memory. Earlier snapshots become invalid.
@@ -240,9 +230,11 @@ impl SequenceState {
     /// Returns another sequence with the same positions. Pages of keys and values are shared until
     /// one of the two writes to them. Returns None in the middle of a pass.
     pub(crate) fn fork(&self) -> Option<SequenceState> {
-        let layers = || self.layers.iter().map(LayerState::fork).collect();
-        let fork = || SequenceState { len: self.len, partial: false, layers: layers(), more: 0 };
-        (!self.partial).then(fork)
+        if self.partial {
+            return None;
+        }
+        let layers = self.layers.iter().map(LayerState::fork).collect();
+        Some(SequenceState { len: self.len, partial: false, layers, more: 0 })
     }
 
     /// Drops the positions from `len` on, with those of a pass that failed in the middle. Returns false,
@@ -269,7 +261,9 @@ impl SequenceState {
 
     /// Drops the memory that the positions do not need.
     pub(crate) fn trim(&mut self) {
-        self.layers.iter_mut().for_each(|layer| layer.trim(self.len));
+        for layer in &mut self.layers {
+            layer.trim(self.len);
+        }
     }
 
     /// Bytes that `tokens` more positions take, including copies of shared memory.
@@ -279,7 +273,9 @@ impl SequenceState {
 
     /// Calls `each` with every page.
     pub(crate) fn each_page(&self, each: &mut dyn FnMut(SharedPage)) {
-        self.layers.iter().for_each(|layer| layer.each_page(each));
+        for layer in &self.layers {
+            layer.each_page(each);
+        }
     }
 
     /// Facts that determine the bytes of positions, besides the model: precisions, and lengths of
@@ -290,12 +286,18 @@ impl SequenceState {
 
     /// Writes the rows of positions, without the parts of the state that depend on the length.
     pub(crate) fn write(&self, positions: Range<usize>, to: &mut dyn Write) -> io::Result<()> {
-        self.layers.iter().try_for_each(|layer| layer.write(positions.clone(), to))
+        for layer in &self.layers {
+            layer.write(positions.clone(), to)?;
+        }
+        Ok(())
     }
 
     /// Writes the parts of the state that depend on the length: windows, and states of fixed size.
     pub(crate) fn write_end(&self, to: &mut dyn Write) -> io::Result<()> {
-        self.layers.iter().try_for_each(|layer| layer.write_end(self.len, to))
+        for layer in &self.layers {
+            layer.write_end(self.len, to)?;
+        }
+        Ok(())
     }
 
     /// Reads `tokens` more positions. The sequence is partial until its end is read, if it has one, and
@@ -304,7 +306,9 @@ impl SequenceState {
         let positions = self.len..self.len + tokens;
         self.reserve(tokens);
         self.partial = true;
-        self.layers.iter_mut().try_for_each(|layer| layer.take(positions.clone(), from))?;
+        for layer in &mut self.layers {
+            layer.take(positions.clone(), from)?;
+        }
         (self.len, self.partial) = (positions.end, !self.goes_back());
         Ok(())
     }
@@ -312,7 +316,9 @@ impl SequenceState {
     /// Reads the parts of the state that depend on the length. Fails for invalid bytes.
     pub(crate) fn take_end(&mut self, from: &mut dyn Read) -> io::Result<()> {
         let len = self.len;
-        self.layers.iter_mut().try_for_each(|layer| layer.take_end(len, from))?;
+        for layer in &mut self.layers {
+            layer.take_end(len, from)?;
+        }
         let can = self.layers.iter().all(|layer| match layer {
             LayerState::Recurrent(_) => true,
             layer => layer.has(len),
@@ -345,231 +351,11 @@ impl SequenceState {
 
 /// True if layers have convolutions besides their mixers. A sequence then has twice as many states.
 fn has_convs(spec: &ModelSpec) -> bool {
-    spec.layers.iter().any(|layer| layer.convs(spec.hidden).iter().any(|&past| past > 0))
+    spec.layers.iter().any(|layer| layer.convs(spec.hidden) != [0; 4])
 }
 
 /// Bytes of the states of these convolutions.
 fn conv_bytes(spec: &ModelSpec) -> u64 {
     let past = spec.in_order().flat_map(|layer| layer.convs(spec.hidden));
     (past.sum::<usize>() * size_of::<f32>()) as u64
-}
-
-impl LayerState {
-    /// The layer's keys and values.
-    ///
-    /// # Panics
-    ///
-    /// If the layer keeps another kind of state.
-    pub(crate) fn kv(&mut self) -> &mut KvState {
-        match self {
-            LayerState::Kv(kv) => kv,
-            _ => panic!("a layer without keys and values"),
-        }
-    }
-
-    /// The layer's latents.
-    ///
-    /// # Panics
-    ///
-    /// If the layer keeps another kind of state.
-    pub(crate) fn latent(&mut self) -> &mut LatentState {
-        match self {
-            LayerState::Latent(latent) => latent,
-            _ => panic!("a layer without latents"),
-        }
-    }
-
-    /// The layer's keys of the last positions, and entries.
-    ///
-    /// # Panics
-    ///
-    /// If the layer keeps another kind of state.
-    pub(crate) fn compressed(&mut self) -> &mut CompressedState {
-        match self {
-            LayerState::Compressed(state) => state,
-            _ => panic!("a layer without entries"),
-        }
-    }
-
-    /// The layer's state of fixed size.
-    ///
-    /// # Panics
-    ///
-    /// If the layer keeps another kind of state.
-    pub(crate) fn recurrent(&mut self) -> &mut RecurrentState {
-        match self {
-            LayerState::Recurrent(state) => state,
-            _ => panic!("a layer with cached positions"),
-        }
-    }
-
-    /// The inputs of the last few tokens that such a layer keeps.
-    ///
-    /// # Panics
-    ///
-    /// Same as for [`recurrent`](Self::recurrent).
-    pub(crate) fn past(&self) -> &[f32] {
-        match self {
-            LayerState::Recurrent(state) => state.past(),
-            _ => panic!("a layer with cached positions"),
-        }
-    }
-
-    fn bytes(&self) -> u64 {
-        match self {
-            LayerState::Kv(kv) => kv.bytes(),
-            LayerState::Latent(latent) => latent.bytes(),
-            LayerState::Compressed(state) => state.bytes(),
-            LayerState::Recurrent(state) => state.bytes(),
-        }
-    }
-
-    fn reserve(&mut self, end: usize) {
-        match self {
-            LayerState::Kv(kv) => kv.reserve(end),
-            LayerState::Latent(latent) => latent.reserve(end),
-            LayerState::Compressed(state) => state.reserve(end),
-            LayerState::Recurrent(state) => state.reserve(),
-        }
-    }
-
-    fn clear(&mut self) {
-        match self {
-            LayerState::Kv(kv) => kv.clear(),
-            LayerState::Latent(latent) => latent.clear(),
-            LayerState::Compressed(state) => state.clear(),
-            LayerState::Recurrent(state) => state.clear(),
-        }
-    }
-
-    fn fork(&self) -> LayerState {
-        match self {
-            LayerState::Kv(kv) => LayerState::Kv(kv.fork()),
-            LayerState::Latent(latent) => LayerState::Latent(latent.clone()),
-            LayerState::Compressed(state) => LayerState::Compressed(state.fork()),
-            LayerState::Recurrent(state) => LayerState::Recurrent(state.clone()),
-        }
-    }
-
-    /// True if the layer can go back to `len` positions, fewer than it has, without a snapshot.
-    fn has(&self, len: usize) -> bool {
-        match self {
-            LayerState::Kv(kv) => kv.has(len),
-            LayerState::Latent(_) => true,
-            LayerState::Compressed(state) => state.has(len),
-            LayerState::Recurrent(state) => len == 0 || state.is_empty(),
-        }
-    }
-
-    fn goes_back(&self) -> bool {
-        match self {
-            LayerState::Kv(kv) => !kv.is_ring(),
-            LayerState::Latent(_) => true,
-            LayerState::Compressed(_) => false,
-            LayerState::Recurrent(state) => state.is_empty(),
-        }
-    }
-
-    fn trim(&mut self, len: usize) {
-        match self {
-            LayerState::Kv(kv) => kv.trim(len),
-            LayerState::Latent(latent) => latent.trim(len),
-            LayerState::Compressed(state) => state.trim(len),
-            LayerState::Recurrent(_) => {}
-        }
-    }
-
-    fn growth(&self, len: usize, end: usize) -> u64 {
-        match self {
-            LayerState::Kv(kv) => kv.growth(len, end),
-            LayerState::Latent(latent) => latent.growth(len, end),
-            LayerState::Compressed(state) => state.growth(len, end),
-            LayerState::Recurrent(state) => state.growth(),
-        }
-    }
-
-    fn each_page(&self, each: &mut dyn FnMut(SharedPage)) {
-        match self {
-            LayerState::Kv(kv) => kv.each_page(each),
-            LayerState::Latent(latent) => latent.each_page(each),
-            LayerState::Compressed(state) => state.each_page(each),
-            LayerState::Recurrent(state) => state.each_page(each),
-        }
-    }
-
-    fn layout(&self) -> Vec<usize> {
-        match self {
-            LayerState::Kv(kv) => kv.layout().to_vec(),
-            LayerState::Latent(latent) => vec![latent.layout()],
-            LayerState::Compressed(state) => state.layout(),
-            LayerState::Recurrent(_) => Vec::new(),
-        }
-    }
-
-    fn write(&self, positions: Range<usize>, to: &mut dyn Write) -> io::Result<()> {
-        match self {
-            LayerState::Kv(kv) => kv.write(positions, to),
-            LayerState::Latent(latent) => latent.write(positions, to),
-            LayerState::Compressed(state) => state.write(positions, to),
-            LayerState::Recurrent(_) => Ok(()),
-        }
-    }
-
-    fn take(&mut self, positions: Range<usize>, from: &mut dyn Read) -> io::Result<()> {
-        match self {
-            LayerState::Kv(kv) => kv.take(positions, from),
-            LayerState::Latent(latent) => latent.take(positions, from),
-            LayerState::Compressed(state) => state.take(positions, from),
-            LayerState::Recurrent(_) => Ok(()),
-        }
-    }
-
-    fn write_end(&self, len: usize, to: &mut dyn Write) -> io::Result<()> {
-        match self {
-            LayerState::Kv(kv) => kv.write_ring(len, to),
-            LayerState::Latent(_) => Ok(()),
-            LayerState::Compressed(state) => state.write_rings(len, to),
-            LayerState::Recurrent(state) => state.write(to),
-        }
-    }
-
-    fn take_end(&mut self, len: usize, from: &mut dyn Read) -> io::Result<()> {
-        match self {
-            LayerState::Kv(kv) => kv.take_ring(len, from),
-            LayerState::Latent(_) => Ok(()),
-            LayerState::Compressed(state) => state.take_rings(len, from),
-            LayerState::Recurrent(state) => state.take(from),
-        }
-    }
-
-    fn snapshot(&mut self) -> LayerSnapshot {
-        match self {
-            LayerState::Kv(kv) => LayerSnapshot::Kv(kv.snapshot()),
-            LayerState::Latent(_) => LayerSnapshot::Latent,
-            LayerState::Compressed(state) => LayerSnapshot::Compressed(state.snapshot()),
-            LayerState::Recurrent(state) => LayerSnapshot::Recurrent(state.clone()),
-        }
-    }
-
-    fn restore(&mut self, snapshot: LayerSnapshot) {
-        match (self, snapshot) {
-            (LayerState::Kv(kv), LayerSnapshot::Kv(mark)) => kv.restore(mark),
-            (LayerState::Latent(_), LayerSnapshot::Latent) => {}
-            (LayerState::Compressed(state), LayerSnapshot::Compressed(marks)) => {
-                state.restore(marks);
-            }
-            (LayerState::Recurrent(state), LayerSnapshot::Recurrent(before)) => *state = before,
-            _ => panic!("a snapshot of another kind of layer"),
-        }
-    }
-
-    fn keep(&mut self, snapshot: LayerSnapshot) {
-        match (self, snapshot) {
-            (LayerState::Kv(kv), LayerSnapshot::Kv(_)) => kv.keep(),
-            (LayerState::Latent(_), LayerSnapshot::Latent) => {}
-            (LayerState::Compressed(state), LayerSnapshot::Compressed(_)) => state.keep(),
-            (LayerState::Recurrent(_), LayerSnapshot::Recurrent(_)) => {}
-            _ => panic!("a snapshot of another kind of layer"),
-        }
-    }
 }

@@ -59,28 +59,33 @@ impl RecurrentState {
     /// Bytes that another position takes: those of the state, if it is not allocated yet or shared.
     pub(super) fn growth(&self) -> u64 {
         let RecurrentSize { past, sums } = self.memory;
-        let each = [(&self.past, past), (&self.sums, sums)];
-        let of = |(page, len): (&Page<f32>, usize)| match page.len() < len {
-            true => (len * size_of::<f32>()) as u64,
-            false => shared_bytes(page),
-        };
-        each.map(of).iter().sum()
+        let mut bytes = 0;
+        for (page, len) in [(&self.past, past), (&self.sums, sums)] {
+            bytes += match page.len() < len {
+                true => (len * size_of::<f32>()) as u64,
+                false => shared_bytes(page),
+            };
+        }
+        bytes
     }
 
     pub(super) fn each_page(&self, each: &mut dyn FnMut(SharedPage)) {
-        [&self.past, &self.sums]
-            .into_iter()
-            .for_each(|page| each_page(slice::from_ref(page), each));
+        for page in [&self.past, &self.sums] {
+            each_page(slice::from_ref(page), each);
+        }
     }
 
     /// Writes all values.
     pub(super) fn write(&self, to: &mut dyn Write) -> io::Result<()> {
-        [&self.past, &self.sums].into_iter().try_for_each(|numbers| write_numbers(numbers, to))
+        write_numbers(&self.past, to)?;
+        write_numbers(&self.sums, to)
     }
 
     /// Reads all values. Their memory must be [reserved](Self::reserve).
     pub(super) fn take(&mut self, from: &mut dyn Read) -> io::Result<()> {
-        self.numbers().into_iter().try_for_each(|numbers| read_numbers(numbers, from))
+        let [past, sums] = self.numbers();
+        read_numbers(past, from)?;
+        read_numbers(sums, from)
     }
 
     /// The inputs of the last few tokens and the sums, for writing. The memory must be

@@ -2,7 +2,7 @@
 
 use super::TensorSpec;
 use crate::role::Role;
-use crate::spec::{AttentionSpec, DistanceSpec, IndexerSpec, LatentSpec, QkNorm};
+use crate::spec::{AttentionSpec, LatentSpec, QkNorm};
 
 pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> {
     let q = spec.q_width();
@@ -27,15 +27,19 @@ pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> 
     }
     if !spec.extras.fused && spec.has_keys() {
         tensors.push(matrix(Role::Key, keys));
-        tensors.extend((!spec.extras.values_are_keys).then(|| matrix(Role::Value, values)));
+        if !spec.extras.values_are_keys {
+            tensors.push(matrix(Role::Value, values));
+        }
     }
-    tensors.extend(spec.gate_rows().map(|rows| TensorSpec::matrix(Role::OutputGate, rows, hidden)));
+    if let Some(rows) = spec.gate_rows() {
+        tensors.push(matrix(Role::OutputGate, rows));
+    }
     if spec.extras.token_sinks {
         tensors.push(matrix(Role::TokenSinks, spec.heads));
     }
     if spec.token_taps() > 0 {
-        let roles = [Role::KeyTaps, Role::ValueTaps];
-        tensors.extend(roles.map(|role| matrix(role, spec.token_taps())));
+        tensors.push(matrix(Role::KeyTaps, spec.token_taps()));
+        tensors.push(matrix(Role::ValueTaps, spec.token_taps()));
     }
     if spec.qkv_bias && spec.extras.fused {
         tensors.push(TensorSpec::vector(Role::MixedBias, spec.fused_rows()));
@@ -50,14 +54,15 @@ pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> 
             (true, true) => &biases[..2],
             (true, false) => &biases,
         };
-        tensors.extend(own.iter().map(|&(role, len)| TensorSpec::vector(role, len)));
+        for &(role, len) in own {
+            tensors.push(TensorSpec::vector(role, len));
+        }
     }
     if let Some(conv) = spec.extras.conv {
         for (role, width) in [(Role::KeyConv, keys), (Role::ValueConv, values)] {
-            let (rows, cols) = (width, conv.taps);
             tensors.push(match conv.of_tokens {
-                true => TensorSpec { role, rows: cols, cols: rows },
-                false => TensorSpec { role, rows, cols },
+                true => TensorSpec { role, rows: conv.taps, cols: width },
+                false => TensorSpec { role, rows: width, cols: conv.taps },
             });
         }
     }
@@ -68,16 +73,16 @@ pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> 
     };
     if let Some((q, k)) = norms {
         tensors.push(TensorSpec::vector(Role::QueryNorm, q));
-        tensors.extend(spec.has_keys().then(|| TensorSpec::vector(Role::KeyNorm, k)));
+        if spec.has_keys() {
+            tensors.push(TensorSpec::vector(Role::KeyNorm, k));
+        }
     }
     if let QkNorm::Limited { .. } = spec.qk_norm {
         tensors.push(TensorSpec { role: Role::QueryNorm, rows: spec.heads, cols: spec.head_dim });
-        let of_distances = |it: DistanceSpec| TensorSpec {
-            role: Role::DistanceNorm,
-            rows: spec.heads,
-            cols: it.rank,
-        };
-        tensors.extend(spec.extras.distances.map(of_distances));
+        if let Some(it) = spec.extras.distances {
+            let role = Role::DistanceNorm;
+            tensors.push(TensorSpec { role, rows: spec.heads, cols: it.rank });
+        }
     }
     if let Some(blocks) = spec.extras.blocks {
         tensors.push(TensorSpec::vector(Role::BlockQueryNorm, blocks.dim));
@@ -99,6 +104,7 @@ pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> 
 pub(super) fn latent(spec: &LatentSpec, hidden: usize) -> Vec<TensorSpec> {
     let queries = spec.query_width();
     let rank = spec.rank;
+    let indexer = spec.indexer();
     let query = match spec.query_rank {
         None => TensorSpec::matrix(Role::Query, queries, hidden),
         Some(query_rank) => TensorSpec::matrix(Role::QueryDown, query_rank, hidden),
@@ -107,46 +113,49 @@ pub(super) fn latent(spec: &LatentSpec, hidden: usize) -> Vec<TensorSpec> {
     if spec.has_latents() {
         tensors.push(TensorSpec::matrix(Role::KvDown, spec.width(), hidden));
     }
-    tensors.extend(spec.indexer().into_iter().flat_map(|indexer| {
-        let gate = indexer.is_pooled().then_some((Role::IndexPoolGate, indexer.dim));
-        let own = [(Role::IndexKey, indexer.dim), (Role::IndexWeights, indexer.heads)];
-        let all = gate.into_iter().chain(own);
-        all.map(|(role, rows)| TensorSpec::matrix(role, rows, hidden))
-    }));
+    if let Some(indexer) = indexer {
+        if indexer.is_pooled() {
+            tensors.push(TensorSpec::matrix(Role::IndexPoolGate, indexer.dim, hidden));
+        }
+        tensors.push(TensorSpec::matrix(Role::IndexKey, indexer.dim, hidden));
+        tensors.push(TensorSpec::matrix(Role::IndexWeights, indexer.heads, hidden));
+    }
     if let Some(query_rank) = spec.query_rank {
         tensors.push(TensorSpec::vector(Role::QueryDownNorm, query_rank));
     }
-    let of_hidden = spec.indexer().filter(|indexer| indexer.of_hidden);
-    tensors.extend(of_hidden.into_iter().flat_map(|_| {
-        let roles = [Role::IndexQueryNorm, Role::IndexQueryNormBias];
-        roles.map(|role| TensorSpec::vector(role, hidden))
-    }));
+    if indexer.is_some_and(|indexer| indexer.of_hidden) {
+        tensors.push(TensorSpec::vector(Role::IndexQueryNorm, hidden));
+        tensors.push(TensorSpec::vector(Role::IndexQueryNormBias, hidden));
+    }
     if let Some(query_rank) = spec.query_rank {
         let (rows, cols) = spec.query_up(query_rank);
         tensors.push(TensorSpec::matrix(Role::QueryUp, rows, cols));
     }
-    tensors.extend(spec.indexer().map(|indexer| {
+    if let Some(indexer) = indexer {
         let from = if indexer.of_hidden { hidden } else { spec.query_rank.unwrap_or(hidden) };
-        TensorSpec::matrix(Role::IndexQuery, indexer.width(), from)
-    }));
-    tensors.extend(spec.has_latents().then(|| TensorSpec::vector(Role::KvDownNorm, rank)));
-    tensors.extend(spec.key_norm.then(|| TensorSpec::vector(Role::LatentKeyNorm, spec.rotated)));
-    if spec.head_growth {
-        let roles = [Role::QueryGrowth, Role::QueryGrowthBias];
-        tensors.extend(roles.map(|role| TensorSpec::vector(role, spec.heads)));
+        tensors.push(TensorSpec::matrix(Role::IndexQuery, indexer.width(), from));
     }
-    tensors.extend(spec.indexer().into_iter().flat_map(|indexer| {
-        let role = Role::IndexPoolBias;
-        let rows = indexer.group;
-        let bias = indexer.is_pooled().then_some(TensorSpec { role, rows, cols: indexer.dim });
-        let norm = [Role::IndexKeyNorm, Role::IndexKeyNormBias];
-        bias.into_iter().chain(norm.map(|role| TensorSpec::vector(role, indexer.dim)))
-    }));
+    if spec.has_latents() {
+        tensors.push(TensorSpec::vector(Role::KvDownNorm, rank));
+    }
+    if spec.key_norm {
+        tensors.push(TensorSpec::vector(Role::LatentKeyNorm, spec.rotated));
+    }
     if spec.head_growth {
-        let roles = [Role::IndexGrowth, Role::IndexGrowthBias];
-        let of_indexer =
-            |indexer: &IndexerSpec| roles.map(|role| TensorSpec::vector(role, indexer.heads));
-        tensors.extend(spec.indexer().into_iter().flat_map(of_indexer));
+        tensors.push(TensorSpec::vector(Role::QueryGrowth, spec.heads));
+        tensors.push(TensorSpec::vector(Role::QueryGrowthBias, spec.heads));
+    }
+    if let Some(indexer) = indexer {
+        if indexer.is_pooled() {
+            let role = Role::IndexPoolBias;
+            tensors.push(TensorSpec { role, rows: indexer.group, cols: indexer.dim });
+        }
+        tensors.push(TensorSpec::vector(Role::IndexKeyNorm, indexer.dim));
+        tensors.push(TensorSpec::vector(Role::IndexKeyNormBias, indexer.dim));
+        if spec.head_growth {
+            tensors.push(TensorSpec::vector(Role::IndexGrowth, indexer.heads));
+            tensors.push(TensorSpec::vector(Role::IndexGrowthBias, indexer.heads));
+        }
     }
     if spec.sinks {
         tensors.push(TensorSpec::vector(Role::LatentSinks, spec.heads));

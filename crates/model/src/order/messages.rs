@@ -68,12 +68,10 @@ impl Receiver {
 }
 
 /// The rows that compute the logits of messages, for all layers.
-pub(super) fn rows(of: LoopSpec, hidden: usize) -> impl Iterator<Item = ReadStep> {
+pub(super) fn rows(of: LoopSpec, hidden: usize) -> [ReadStep; 2] {
     let rows = 2 * of.layers();
-    let of = move |role| TensorSpec { role, rows, cols: hidden };
     [Role::Messages, Role::KvMessages]
-        .into_iter()
-        .map(move |role| ReadStep::Tensor(PieceKind::Norms, of(role)))
+        .map(|role| ReadStep::Tensor(PieceKind::Norms, TensorSpec { role, rows, cols: hidden }))
 }
 
 /// True for a read of the gates of a message.

@@ -64,8 +64,9 @@ pub(super) fn delta(spec: &DeltaSpec, hidden: usize) -> Vec<TensorSpec> {
             all.into_iter().flatten().collect()
         }
     };
-    let convs = spec.convs().map(|(role, rows)| TensorSpec { role, rows, cols: spec.taps });
-    tensors.extend(convs);
+    for (role, rows) in spec.convs() {
+        tensors.push(TensorSpec { role, rows, cols: spec.taps });
+    }
     tensors.extend([
         TensorSpec::vector(Role::DecayRate, spec.rates),
         TensorSpec::vector(Role::DecayBias, spec.decays()),
@@ -80,9 +81,13 @@ pub(super) fn state_space(spec: &StateSpaceSpec, hidden: usize) -> Vec<TensorSpe
     let channels = spec.channels();
     let heads = spec.heads;
     let mut tensors = vec![TensorSpec::matrix(Role::MixedGate, spec.rows(), hidden)];
-    tensors.extend(spec.bias.then(|| TensorSpec::vector(Role::MixedBias, spec.rows())));
+    if spec.bias {
+        tensors.push(TensorSpec::vector(Role::MixedBias, spec.rows()));
+    }
     tensors.push(TensorSpec { role: Role::Conv, rows: channels, cols: spec.taps });
-    tensors.extend(spec.conv_bias.then(|| TensorSpec::vector(Role::ConvBias, channels)));
+    if spec.conv_bias {
+        tensors.push(TensorSpec::vector(Role::ConvBias, channels));
+    }
     tensors.extend([
         TensorSpec::vector(Role::DecayRate, heads),
         TensorSpec::vector(Role::DecayBias, heads),
@@ -90,6 +95,8 @@ pub(super) fn state_space(spec: &StateSpaceSpec, hidden: usize) -> Vec<TensorSpe
         TensorSpec::vector(Role::MixedNorm, width),
         TensorSpec::matrix(Role::Output, hidden, width),
     ]);
-    tensors.extend(spec.bias.then(|| TensorSpec::vector(Role::OutputBias, hidden)));
+    if spec.bias {
+        tensors.push(TensorSpec::vector(Role::OutputBias, hidden));
+    }
     tensors
 }

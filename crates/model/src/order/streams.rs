@@ -99,7 +99,7 @@ impl Branch<'_> {
         let hidden = model.hidden;
         if let Some(kept) = model.kept {
             let [norm, row] = site.mix();
-            let norm = kept.normed.is_none().then(|| TensorSpec::vector(norm, hidden));
+            let norm = kept.normed.is_none().then_some(TensorSpec::vector(norm, hidden));
             let rows = self.mixes();
             let row = (rows > 0).then_some(TensorSpec { role: row, rows, cols: hidden });
             return norm.into_iter().chain(row).collect();
@@ -107,7 +107,8 @@ impl Branch<'_> {
         let Some(streams) = model.streams else { return Vec::new() };
         let [matrix, base, scale] = site.roles();
         if let Some(rank) = model.stream_gates() {
-            let ([norm, down, up], width) = (site.gates(), model.state_width());
+            let [norm, down, up] = site.gates();
+            let width = model.state_width();
             return vec![
                 TensorSpec::vector(norm, width),
                 TensorSpec::matrix(down, rank, width),

@@ -84,10 +84,13 @@ pub(super) fn touch(file: &File) -> io::Result<()> {
 }
 
 pub(super) fn set_modified(path: &Path, time: Option<SystemTime>) -> io::Result<()> {
-    let last_modification = time.map_or_else(now, |time| {
-        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Timespec { tv_sec: since.as_secs() as i64, tv_nsec: since.subsec_nanos().into() }
-    });
+    let last_modification = match time {
+        Some(time) => {
+            let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            Timespec { tv_sec: since.as_secs() as i64, tv_nsec: since.subsec_nanos().into() }
+        }
+        None => now(),
+    };
     let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
     let times = Timestamps { last_access, last_modification };
     Ok(rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)

@@ -6,12 +6,12 @@ use std::path::Path;
 use super::FileIdentity;
 
 pub(super) fn of(file: &File) -> io::Result<FileIdentity> {
-    file.metadata().map(|about| from(&about))
+    Ok(from(&file.metadata()?))
 }
 
 pub(super) fn at(path: &Path, follows: bool) -> io::Result<FileIdentity> {
     let about = if follows { metadata(path) } else { symlink_metadata(path) };
-    about.map(|about| from(&about))
+    Ok(from(&about?))
 }
 
 fn from(about: &Metadata) -> FileIdentity {

@@ -1,5 +1,6 @@
 //! Memory of a Linux system, within the limits of control groups.
 
+use std::fs::read_to_string;
 use std::path::{Component, Path, PathBuf};
 
 use super::{LimitSource, SystemMemory};
@@ -10,25 +11,23 @@ impl SystemMemory {
     /// Control groups of both versions count, and each one from the process's own up to the root: a
     /// group cannot have more than the groups that contain it.
     pub fn below(root: &Path) -> Option<SystemMemory> {
-        let machine = std::fs::read_to_string(root.join("proc/meminfo")).ok()?;
-        let kib = |name| field(&machine, name)?.checked_mul(1024);
+        let machine = read_to_string(root.join("proc/meminfo")).ok()?;
         let mut memory = SystemMemory {
-            total: kib("MemTotal:")?,
-            available: kib("MemAvailable:")?,
+            total: field(&machine, "MemTotal:")?.checked_mul(1024)?,
+            available: field(&machine, "MemAvailable:")?.checked_mul(1024)?,
             holder: LimitSource::Machine,
         };
         // A system without control groups has neither file.
-        let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
-        let own = read("proc/self/cgroup");
-        let mounts = read("proc/self/mountinfo");
+        let own = read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+        let mounts = read_to_string(root.join("proc/self/mountinfo")).unwrap_or_default();
         for hierarchy in [&V1, &V2] {
             let Some((mount, path)) = hierarchy.find(&own, &mounts) else { continue };
             for group in path.ancestors() {
                 let dir: PathBuf = mount.components().chain(group.components()).collect();
                 let here = root.join(dir.strip_prefix("/").unwrap_or(&dir));
                 // In version 1 a group may be set to neither count nor limit the groups below it.
-                let apart = std::fs::read_to_string(here.join("memory.use_hierarchy"));
-                if group != path && apart.is_ok_and(|word| word.trim() == "0") {
+                let apart = read_to_string(here.join("memory.use_hierarchy"));
+                if group != path && matches!(apart, Ok(word) if word.trim() == "0") {
                     break;
                 }
                 if let Some((limit, left)) = hierarchy.limit(&here) {
@@ -76,26 +75,30 @@ const V2: Hierarchy = Hierarchy {
 impl Hierarchy {
     /// Returns the mount point and the process's group below it.
     fn find(&self, own: &str, mounts: &str) -> Option<(PathBuf, PathBuf)> {
-        // `4:memory:/a/b`; version 2 is `0::/a/b`.
-        let own = own.lines().find_map(|line| {
-            let mut parts = line.splitn(3, ':').skip(1);
-            let controllers = parts.next()?;
-            let path = parts.next()?;
-            let ours = match self.controller {
-                Some(name) => controllers.split(',').any(|word| word == name),
-                None => controllers.is_empty(),
-            };
-            ours.then_some(Path::new(path))
-        })?;
+        let own = own.lines().find_map(|line| self.group(line))?;
         let mounts: Vec<_> = mounts.lines().filter_map(|line| self.mount(line)).collect();
-        let exact = mounts.iter().find_map(|(shown, point)| {
-            let path = own.strip_prefix(shown).ok()?;
+        for (shown, point) in &mounts {
+            let Ok(path) = own.strip_prefix(shown) else { continue };
             // The path of a process outside its namespace's root looks like `/../x`.
-            let plain = path.components().all(|part| matches!(part, Component::Normal(_)));
-            plain.then(|| (point.clone(), path.to_owned()))
-        });
+            if path.components().all(|part| matches!(part, Component::Normal(_))) {
+                return Some((point.clone(), path.to_owned()));
+            }
+        }
         // In a container the path can be the host's, while only the group itself is mounted.
-        exact.or_else(|| Some((mounts.into_iter().next()?.1, PathBuf::new())))
+        Some((mounts.into_iter().next()?.1, PathBuf::new()))
+    }
+
+    /// Parses a line of `cgroup` into the path of the process's group in this hierarchy.
+    fn group<'l>(&self, line: &'l str) -> Option<&'l Path> {
+        // `4:memory:/a/b`; version 2 is `0::/a/b`.
+        let mut parts = line.splitn(3, ':').skip(1);
+        let controllers = parts.next()?;
+        let path = parts.next()?;
+        let ours = match self.controller {
+            Some(name) => lists(controllers, name),
+            None => controllers.is_empty(),
+        };
+        ours.then_some(Path::new(path))
     }
 
     /// Parses a line of `mountinfo` into the directory of the hierarchy and its mount point.
@@ -105,32 +108,48 @@ impl Hierarchy {
         let mut kind = kind.split(' ');
         let fs_type = kind.next()?;
         let options = kind.nth(1).unwrap_or_default();
-        let ours = self.controller.is_none_or(|name| options.split(',').any(|word| word == name));
+        let ours = self.controller.is_none_or(|name| lists(options, name));
         let mut place = place.split(' ').skip(3);
         let shown = place.next()?;
         let point = place.next()?;
-        (fs_type == self.fs_type && ours).then(|| (unescape(shown), unescape(point)))
+        if fs_type != self.fs_type || !ours {
+            return None;
+        }
+        Some((unescape(shown), unescape(point)))
     }
 
     /// Returns the group's limit and the unused part of it, if it has a limit.
     fn limit(&self, dir: &Path) -> Option<(u64, u64)> {
-        let read = |name: &str| std::fs::read_to_string(dir.join(name)).ok();
-        let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
         // Without a limit the file holds the word `max`, or a number that no machine has.
-        let limit = self.limits.iter().filter_map(|name| number(name)).min()?;
-        let stat = read("memory.stat").unwrap_or_default();
+        let limit = self.limits.iter().filter_map(|name| number(&dir.join(name))).min()?;
+        let stat = read_to_string(dir.join("memory.stat")).unwrap_or_default();
         let cache = self.cache.iter().filter_map(|name| field(&stat, name)).sum::<u64>();
-        let used = number(self.usage)?.saturating_sub(cache);
+        let used = number(&dir.join(self.usage))?.saturating_sub(cache);
         Some((limit, limit.saturating_sub(used)))
     }
 }
 
 /// Returns the number after `name` at the beginning of a line.
 fn field(text: &str, name: &str) -> Option<u64> {
-    let words = text.lines().map(|line| line.split_whitespace());
-    words
-        .into_iter()
-        .find_map(|mut words| (words.next()? == name).then(|| words.next()?.parse().ok())?)
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        if words.next() == Some(name)
+            && let Some(Ok(number)) = words.next().map(str::parse)
+        {
+            return Some(number);
+        }
+    }
+    None
+}
+
+/// Returns the number that a file holds.
+fn number(file: &Path) -> Option<u64> {
+    read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// True if a word is among those between commas.
+fn lists(words: &str, wanted: &str) -> bool {
+    words.split(',').any(|word| word == wanted)
 }
 
 /// Decodes a path of `mountinfo`, which writes a space as `\040`.

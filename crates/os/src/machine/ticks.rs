@@ -17,8 +17,9 @@ impl Ticks {
         if cfg!(not(target_os = "linux")) {
             return None;
         }
-        let read = |path: &str| std::fs::read_to_string(path).ok();
-        Ticks::parse(&read("/proc/stat")?, &read("/proc/self/stat")?)
+        let system = std::fs::read_to_string("/proc/stat").ok()?;
+        let process = std::fs::read_to_string("/proc/self/stat").ok()?;
+        Ticks::parse(&system, &process)
     }
 
     fn parse(system: &str, process: &str) -> Option<Ticks> {

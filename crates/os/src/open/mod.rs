@@ -22,11 +22,10 @@ use windows as system;
 /// without waiting, which has no effect on a regular file, and its type is checked afterwards.
 /// Symbolic links are followed.
 pub fn open_regular(path: impl AsRef<Path>) -> io::Result<File> {
-    let file =
-        system::without_waiting(path.as_ref()).map_err(|e| match system::is_no_file(&e) {
-            true => not_regular(),
-            false => e,
-        })?;
+    let file = match system::without_waiting(path.as_ref()) {
+        Err(e) if system::is_no_file(&e) => return Err(not_regular()),
+        opened => opened?,
+    };
     if system::is_regular(&file)? { Ok(file) } else { Err(not_regular()) }
 }
 

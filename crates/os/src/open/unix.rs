@@ -23,8 +23,8 @@ pub(super) fn is_regular(file: &File) -> io::Result<bool> {
 }
 
 pub(super) fn is_stream_name(path: &Path) -> bool {
-    let is_below = |dir: &str| path.parent() == Some(Path::new(dir));
-    path == Path::new("/dev/stdin") || is_below("/dev/fd") || is_below("/proc/self/fd")
+    let dirs = [Path::new("/dev/fd"), Path::new("/proc/self/fd")].map(Some);
+    path == Path::new("/dev/stdin") || dirs.contains(&path.parent())
 }
 
 pub(super) fn open_descriptor(path: &Path) -> io::Result<File> {
@@ -35,10 +35,10 @@ pub(super) fn open_descriptor(path: &Path) -> io::Result<File> {
 
 pub(super) fn open_stream(path: &Path) -> io::Result<File> {
     let opened = rustix::fs::open(path, OFlags::WRONLY | OFlags::APPEND | CALM, Mode::empty());
-    let fd = opened.map_err(|e| match e {
-        Errno::NXIO => io::ErrorKind::NotConnected.into(),
-        other => io::Error::from(other),
-    })?;
+    let fd = match opened {
+        Err(Errno::NXIO) => return Err(io::ErrorKind::NotConnected.into()),
+        opened => opened?,
+    };
     rustix::fs::fcntl_setfl(&fd, OFlags::APPEND)?;
     Ok(fd.into())
 }

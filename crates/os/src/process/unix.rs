@@ -11,19 +11,25 @@ pub(super) fn memory() -> ProcessMemoryUse {
     let Ok(status) = std::fs::read_to_string("/proc/self/status") else {
         return ProcessMemoryUse::default();
     };
-    let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    // `Name:   123 kB`
-    let bytes = |name| {
-        let kib: u64 = field(name)?.strip_suffix("kB")?.trim().parse().ok()?;
-        kib.checked_mul(1024)
-    };
     ProcessMemoryUse {
-        resident: bytes("VmRSS:"),
-        peak: bytes("VmHWM:"),
-        anonymous: bytes("RssAnon:"),
-        page_tables: bytes("VmPTE:"),
-        threads: field("Threads:").and_then(|number| number.parse().ok()),
+        resident: bytes(&status, "VmRSS:"),
+        peak: bytes(&status, "VmHWM:"),
+        anonymous: bytes(&status, "RssAnon:"),
+        page_tables: bytes(&status, "VmPTE:"),
+        threads: field(&status, "Threads:").and_then(|number| number.parse().ok()),
     }
+}
+
+/// The bytes of a line like `Name:   123 kB`.
+#[cfg(not(target_os = "macos"))]
+fn bytes(status: &str, name: &str) -> Option<u64> {
+    let kib: u64 = field(status, name)?.strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+#[cfg(not(target_os = "macos"))]
+fn field<'s>(status: &'s str, name: &str) -> Option<&'s str> {
+    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
 #[cfg(target_os = "macos")]

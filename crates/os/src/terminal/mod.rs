@@ -30,7 +30,10 @@ pub fn size(of: StdStream) -> Option<(u16, u16)> {
 
 /// Columns of a terminal; `None` if the stream is none, or it does not tell.
 pub fn columns(of: StdStream) -> Option<u16> {
-    system::size(of).map(|(columns, _)| columns).filter(|&columns| columns > 0)
+    match system::size(of) {
+        Some((columns, _)) if columns > 0 => Some(columns),
+        _ => None,
+    }
 }
 
 /// Settings of a terminal.

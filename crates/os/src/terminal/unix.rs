@@ -21,7 +21,8 @@ fn fd(stream: StdStream) -> BorrowedFd<'static> {
 }
 
 pub(super) fn size(of: StdStream) -> Option<(u16, u16)> {
-    tcgetwinsize(fd(of)).ok().map(|size| (size.ws_col, size.ws_row))
+    let size = tcgetwinsize(fd(of)).ok()?;
+    Some((size.ws_col, size.ws_row))
 }
 
 pub(super) fn settings(stream: StdStream) -> io::Result<Mode> {

@@ -47,7 +47,7 @@ fn duration(text: &str) -> Option<f64> {
         let (number, after) = rest.split_at(digits);
         let end = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
         let (unit, after) = after.split_at(end);
-        let (_, each) = UNITS.iter().find(|(name, _)| *name == unit)?;
+        let each = UNITS.iter().find(|(name, _)| *name == unit)?.1;
         seconds += number.parse::<f64>().ok()? * each;
         rest = after;
     }

@@ -1,5 +1,7 @@
 //! Restores the tensors of packed matrices.
 
+use std::ops::Range;
+
 use sws_format::{Geometry, Packing, PieceId, Tensor};
 
 use super::{BAND, RangedPart, STEP, UnshardWork};
@@ -17,9 +19,10 @@ impl UnshardWork<'_> {
         origin: usize,
         out: &mut ShardOutput,
     ) -> Result<(), ShardError> {
-        let packing = tensor.packing.ok_or_else(|| self.damaged(piece, tensor))?;
-        let geometry = Geometry::of_tensor(packing, tensor);
-        let geometry = geometry.ok_or_else(|| self.damaged(piece, tensor))?;
+        let Some(packing) = tensor.packing else { return Err(self.damaged(piece, tensor)) };
+        let Some(geometry) = Geometry::of_tensor(packing, tensor) else {
+            return Err(self.damaged(piece, tensor));
+        };
         let job = RestoreJob { piece, tensor, packing, geometry };
         match origin {
             0 => self.pack_codes(&job, out),
@@ -49,8 +52,7 @@ impl UnshardWork<'_> {
             for row in (0..rows / together).step_by(step as usize) {
                 let end = (row + step).min(rows / together);
                 let range = row * row_len as u64..end * row_len as u64;
-                let mut bytes =
-                    part.read(range)?.ok_or_else(|| self.damaged(job.piece, job.tensor))?;
+                let mut bytes = self.read(job, &mut part, range)?;
                 if job.packing == Packing::Awq {
                     let eights = bytes.chunks_exact_mut(row_len);
                     for rows in eights {
@@ -87,7 +89,7 @@ impl UnshardWork<'_> {
             band.fill(0);
             for row in (0..rows).step_by(step as usize) {
                 let range = row * row_len..(row + step).min(rows) * row_len;
-                let bytes = part.read(range)?.ok_or_else(|| self.damaged(job.piece, job.tensor))?;
+                let bytes = self.read(job, &mut part, range)?;
                 for (row, units) in (row..).zip(bytes.chunks_exact(row_len as usize)) {
                     let each = job.geometry.units_per_group() as usize;
                     let units = units.as_chunks().0.iter().step_by(each).skip(first);
@@ -119,10 +121,7 @@ impl UnshardWork<'_> {
     fn pack_order(&self, job: &RestoreJob, out: &mut ShardOutput) -> Result<(), ShardError> {
         let geometry = job.geometry;
         let order = match job.tensor.parts.get(2) {
-            Some(extent) => {
-                let bytes = self.part(job, 2)?.read(0..extent.len)?;
-                Some(bytes.ok_or_else(|| self.damaged(job.piece, job.tensor))?)
-            }
+            Some(extent) => Some(self.read(job, &mut self.part(job, 2)?, 0..extent.len)?),
             None => None,
         };
         let mut bytes = Vec::new();
@@ -144,6 +143,16 @@ impl UnshardWork<'_> {
     fn part<'t>(&self, job: &RestoreJob<'t>, index: usize) -> Result<RangedPart<'t>, ShardError> {
         let extent = &job.tensor.parts[index];
         Ok(RangedPart::new(self.open(extent)?, extent))
+    }
+
+    /// Reads bytes of a part. Damaged ones are an error.
+    fn read(
+        &self,
+        job: &RestoreJob,
+        part: &mut RangedPart,
+        range: Range<u64>,
+    ) -> Result<Vec<u8>, ShardError> {
+        part.read(range)?.ok_or_else(|| self.damaged(job.piece, job.tensor))
     }
 }
 

@@ -23,9 +23,10 @@ impl Batch<'_> {
         let limit = self.model.limit();
         let vocab = self.model.vocab();
         check_tokens(&request.tokens, 0, limit, vocab)?;
-        let mut biased = request.bias.iter().map(|&(token, _)| token);
-        if let Some(token) = biased.find(|&token| token as usize >= vocab) {
-            return Err(ForwardError::UnknownToken { token, last: vocab - 1 }.into());
+        for &(token, _) in &request.bias {
+            if token as usize >= vocab {
+                return Err(ForwardError::UnknownToken { token, last: vocab - 1 }.into());
+            }
         }
         let tokenizer = self.tokenizer.map(|tokenizer| (tokenizer, request.position));
         let mut writer =
@@ -37,10 +38,13 @@ impl Batch<'_> {
         // Requests that need the logits of every token reuse nothing of other texts.
         let anew = request.is_scored() || request.witness.is_some();
         let repeats = request.ranks.is_none() && !anew && !writer.is_restricted();
-        let key =
-            repeats.then(|| AnswerKey::new(&request.generation, request.position, &request.bias));
-        let made = key.as_ref().and_then(|key| self.resume(sequence, &request, key));
-        let made = made.unwrap_or_default();
+        let mut key = None;
+        let mut made = Vec::new();
+        if repeats {
+            let of_text = AnswerKey::new(&request.generation, request.position, &request.bias);
+            made = self.resume(sequence, &request, &of_text).unwrap_or_default();
+            key = Some(of_text);
+        }
         let prompt = &request.tokens;
         let (begun, next, known) = match made.last() {
             Some(&last) => (Begun::default(), vec![last], prompt.len()),
@@ -98,6 +102,6 @@ impl Batch<'_> {
         // copy.
         let entry = self.prefixes.take(at);
         let begun = self.model.begin_with(sequence, &entry.prefix, entry.tokens.len());
-        entry.answer.filter(|_| begun).map(|answer| answer.made)
+        if begun { Some(entry.answer?.made) } else { None }
     }
 }

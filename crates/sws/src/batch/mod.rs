@@ -22,6 +22,7 @@ use sws_text::Tokenizer;
 use crate::prefix_cache::PrefixCache;
 use crate::prefix_cache::disk::PrefixDisk;
 use crate::run::sequence::Sequence;
+use crate::run::timing::clock_of;
 use crate::{Error, LoadedSequences, Result};
 use portion::Portion;
 pub use request::{BatchRequest, Event};
@@ -68,11 +69,13 @@ impl<'m> Batch<'m> {
         most: usize,
     ) -> Result<Batch<'m>> {
         let idle = model.several(most).ok_or(Error::OneText)?;
-        let kv = model.lm.streamer().map(|streamer| (streamer.room(), streamer.goes_back()));
-        // A simulation has no KV cache.
-        let (room, goes_back) = kv.unwrap_or((u64::MAX, true));
+        let (room, goes_back) = match model.lm.streamer() {
+            Some(streamer) => (streamer.room(), streamer.goes_back()),
+            // A simulation has no KV cache.
+            None => (u64::MAX, true),
+        };
         let portion = Portion::new(model.longest_pass());
-        let clock = waiter.as_ref().map_or_else(Clock::real, |waiter| waiter.clock().clone());
+        let clock = clock_of(waiter.as_ref());
         Ok(Batch {
             model,
             tokenizer,
@@ -147,8 +150,12 @@ impl Drop for Batch<'_> {
             streamer.lend_context(None);
             streamer.lend_structured(false);
         }
-        let running = self.running.iter().map(|text| text.sequence);
-        running.chain(self.idle.iter().copied()).for_each(|sequence| self.model.release(sequence));
+        for text in &self.running {
+            self.model.release(text.sequence);
+        }
+        for &sequence in &self.idle {
+            self.model.release(sequence);
+        }
     }
 }
 

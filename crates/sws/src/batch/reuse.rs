@@ -27,7 +27,10 @@ pub(super) struct Begun {
 impl Begun {
     /// Tokens that the text does not have to compute.
     pub(super) fn spared(&self) -> usize {
-        self.follows.map_or(self.known, |(_, common)| common)
+        match self.follows {
+            Some((_, common)) => common,
+            None => self.known,
+        }
     }
 }
 
@@ -71,7 +74,7 @@ impl Batch<'_> {
 
     /// Maximum bytes of running sequences and kept prefixes, and the bytes available to them.
     pub fn memory(&mut self) -> [u64; 2] {
-        let held = self.held.unwrap_or_else(|| self.count());
+        let held = self.held();
         self.held = Some(held);
         [held, self.room]
     }
@@ -100,7 +103,7 @@ impl Batch<'_> {
         let here = self.prefixes.best(begins, owner, self.goes_back);
         let here = self.load(begins, owner, here);
         self.held = None;
-        let mut known = here.map_or(0, |(_, len)| len);
+        let mut known = length(here);
         let mut follows = None;
         let mut from = None;
         let mut spared = known;
@@ -121,7 +124,9 @@ impl Batch<'_> {
                 (spared, follows) = (all, Some(at));
             }
         }
-        if let Some(at) = follows.filter(|_| spared > known) {
+        if let Some(at) = follows
+            && spared > known
+        {
             let goes_back = self.goes_back;
             let text = &mut self.running[at];
             if !goes_back {
@@ -130,10 +135,10 @@ impl Batch<'_> {
             return Begun { follows: Some((text.number, spared)), ..Begun::default() };
         }
         let begun = match (from, here) {
-            (Some(at), _) => {
-                let prefix = self.model.prefix(self.running[at].sequence);
-                prefix.is_some_and(|prefix| self.model.begin_with(sequence, &prefix, known))
-            }
+            (Some(at), _) => match self.model.prefix(self.running[at].sequence) {
+                Some(prefix) => self.model.begin_with(sequence, &prefix, known),
+                None => false,
+            },
             (None, Some((at, len))) => {
                 self.prefixes.hit(at);
                 self.model.begin_with(sequence, &self.prefixes.get(at).prefix, len)
@@ -159,7 +164,7 @@ impl Batch<'_> {
     ) -> Option<(usize, usize)> {
         let Some(disk) = &self.disk else { return here };
         let found = disk.find(begins, owner, self.goes_back);
-        if found < LEAST || found <= here.map_or(0, |(_, len)| len) {
+        if found < LEAST || found <= length(here) {
             return here;
         }
         let Some(streamer) = self.model.lm.streamer() else { return here };
@@ -167,7 +172,10 @@ impl Batch<'_> {
         let has_room = self.make_room(&[], prefix.growth(found));
         // Making room may have dropped that prefix.
         let here = self.prefixes.best(begins, owner, self.goes_back);
-        let Some(disk) = self.disk.as_mut().filter(|_| has_room) else { return here };
+        if !has_room {
+            return here;
+        }
+        let Some(disk) = &mut self.disk else { return here };
         let read = disk.load(&mut prefix, (&begins[..found], owner), self.goes_back);
         if read == 0 {
             return here;
@@ -235,18 +243,21 @@ impl Batch<'_> {
     /// and for `more` bytes. Returns false if there is not that much.
     pub(super) fn make_room(&mut self, parts: &[(usize, usize)], more: u64) -> bool {
         loop {
-            let growth =
-                self.model.lm.streamer().map_or(0, |streamer| streamer.state().growth(parts))
-                    + more;
+            let growth = match self.model.lm.streamer() {
+                Some(streamer) => streamer.state().growth(parts) + more,
+                None => more,
+            };
             let is_counted = self.held.is_none();
-            let held = self.held.unwrap_or_else(|| self.count());
+            let held = self.held();
             self.held = Some(held + growth);
             let has_room = held + growth <= self.room;
             // The earlier bound may be too high.
             if has_room || is_counted && !self.prefixes.drop_one() {
                 let idle = self.room.saturating_sub(held + growth);
-                let streamer = self.model.lm.streamer();
-                self.experts = streamer.map_or(0, |streamer| streamer.lend_context(Some(idle)));
+                self.experts = match self.model.lm.streamer() {
+                    Some(streamer) => streamer.lend_context(Some(idle)),
+                    None => 0,
+                };
                 return has_room;
             }
             self.held = None;
@@ -272,10 +283,29 @@ impl Batch<'_> {
         }
     }
 
+    /// Upper bound on the bytes held by sequences and kept prefixes, counted if it is not known.
+    fn held(&mut self) -> u64 {
+        match self.held {
+            Some(held) => held,
+            None => self.count(),
+        }
+    }
+
     /// Bytes held by sequences and kept prefixes.
     pub(super) fn count(&mut self) -> u64 {
         let tokens = self.prefixes.token_bytes().saturating_sub(Batch::TOKENS);
         let prefixes = &mut self.prefixes.prefixes();
-        self.model.lm.streamer().map_or(0, |streamer| streamer.state().held(prefixes)) + tokens
+        match self.model.lm.streamer() {
+            Some(streamer) => streamer.state().held(prefixes) + tokens,
+            None => tokens,
+        }
+    }
+}
+
+/// Length of a prefix that was found with its place; 0 if none was.
+fn length(found: Option<(usize, usize)>) -> usize {
+    match found {
+        Some((_, len)) => len,
+        None => 0,
     }
 }

@@ -77,14 +77,15 @@ impl<'m> Batch<'m> {
             return;
         }
         // A cancelled text may end a wait early only if it is alone in the pass.
-        let only = Some(&cancels[0]).filter(|only| cancels.iter().all(|other| other.is(only)));
-        if let Some(cancel) = only {
-            cancel.attach(self.waiter.as_ref());
+        let first = &cancels[0];
+        let is_alone = cancels.iter().all(|other| other.is(first));
+        if is_alone {
+            first.attach(self.waiter.as_ref());
         }
         let mut watch = BatchObserver { cancels: &cancels, scores: None, pooled: None, witnesses };
         self.model.step(&chunks, &mut watch, &mut self.step);
-        if let Some(cancel) = only {
-            cancel.detach();
+        if is_alone {
+            first.detach();
         }
         let time = self.clock.now() - began;
         let waited = self.waited() - waited;
@@ -98,7 +99,10 @@ impl<'m> Batch<'m> {
 
     /// Time spent waiting for reads.
     fn waited(&self) -> Duration {
-        self.waiter.as_ref().map_or(Duration::ZERO, |waiter| waiter.stalls().time)
+        match &self.waiter {
+            Some(waiter) => waiter.stalls().time,
+            None => Duration::ZERO,
+        }
     }
 
     /// Number of tokens of each text in the next step; 0 for texts that wait.
@@ -115,8 +119,11 @@ impl<'m> Batch<'m> {
         let sequences: Vec<_> = running.iter().map(|text| text.sequence).collect();
         let forecast = |turn| self.model.lm.streamer()?.expected_reads(&sequences, turn);
         if let Some(number) = turns.next(&texts, forecast) {
-            let others = running.iter().zip(&mut parts).filter(|(text, _)| text.number != number);
-            others.for_each(|(_, part)| *part = 0);
+            for (text, part) in running.iter().zip(&mut parts) {
+                if text.number != number {
+                    *part = 0;
+                }
+            }
         }
         parts
     }
@@ -126,7 +133,9 @@ impl<'m> Batch<'m> {
         let (over, running): (Vec<_>, Vec<_>) = std::mem::take(&mut self.running)
             .into_iter()
             .partition(|text| text.request.cancel.is_cancelled());
-        over.into_iter().for_each(|text| self.end(text, Ok(End::Cancelled), each));
+        for text in over {
+            self.end(text, Ok(End::Cancelled), each);
+        }
         running
     }
 
@@ -240,8 +249,11 @@ impl<'m> Batch<'m> {
             let mut tokens = std::mem::take(&mut text.request.tokens);
             let made = &text.writer.made.tokens;
             let len = self.model.settle(sequence);
-            if !made.is_empty() && len + 1 == tokens.len() + made.len() {
-                answer = text.key.take().map(|key| KnownAnswer { key, made: made.clone() });
+            if !made.is_empty()
+                && len + 1 == tokens.len() + made.len()
+                && let Some(key) = text.key.take()
+            {
+                answer = Some(KnownAnswer { key, made: made.clone() });
             }
             tokens.extend(made);
             tokens.truncate(len);
@@ -270,9 +282,11 @@ impl<'m> Batch<'m> {
 /// tokens.
 fn parts(texts: &[Running<'_>], prompts: usize, goes_back: bool) -> Vec<usize> {
     let mut room = prompts;
-    let part = |text: &Running<'_>| {
+    let mut parts = Vec::with_capacity(texts.len());
+    for text in texts {
         if text.follows.is_some() {
-            return 0;
+            parts.push(0);
+            continue;
         }
         // A generating text always gets one token.
         let least = usize::from(text.next.len() == 1 || text.has_begun());
@@ -282,9 +296,9 @@ fn parts(texts: &[Running<'_>], prompts: usize, goes_back: bool) -> Vec<usize> {
             if goes_back || rest <= portion::LEAST { 0 } else { (rest - 1) % portion::LEAST + 1 };
         let part = (rest - last).min(room.max(least)).min(text.until_mark());
         room -= if part > 1 { part } else { 0 };
-        part
-    };
-    texts.iter().map(part).collect()
+        parts.push(part);
+    }
+    parts
 }
 
 /// Ends a pass at a layer once all its texts are cancelled, and forwards its logits.

@@ -70,8 +70,10 @@ impl Running<'_> {
     /// Tokens before the next mark.
     pub(super) fn until_mark(&self) -> usize {
         let done = self.done();
-        let next = self.marks.iter().find(|&&mark| mark > done);
-        next.map_or(usize::MAX, |mark| mark - done)
+        match self.marks.iter().find(|&&mark| mark > done) {
+            Some(mark) => mark - done,
+            None => usize::MAX,
+        }
     }
 
     /// True if the text has a new token.
@@ -92,7 +94,10 @@ impl Running<'_> {
         each: &mut dyn FnMut(usize, Event),
     ) -> Option<End> {
         self.passed(part, now, each);
-        let vector = self.pooled.as_ref().filter(|_| self.next.is_empty())?.normed();
+        if !self.next.is_empty() {
+            return None;
+        }
+        let vector = self.pooled.as_ref()?.normed();
         each(self.number, Event::Pooled(vector));
         Some(End::Complete)
     }
@@ -129,12 +134,17 @@ impl Running<'_> {
         }
         // Choosing a token overwrites the logits.
         let raw = self.request.ranks.map(|top| (logits.to_vec(), top));
-        self.request.bias.iter().for_each(|&(token, bias)| logits[token as usize] += bias);
+        for &(token, bias) in &self.request.bias {
+            logits[token as usize] += bias;
+        }
         let (piece, end) = self.writer.choose(logits, place.position)?;
         let Generated { tokens, first_token, .. } = &mut self.writer.made;
         first_token.get_or_insert_with(|| place.now - self.began);
         self.next.extend(tokens.last());
-        let rank = raw.zip(piece.token).map(|((raw, top), token)| Rank::of(&raw, token, top));
+        let rank = match (raw, piece.token) {
+            (Some((raw, top)), Some(token)) => Some(Rank::of(&raw, token, top)),
+            _ => None,
+        };
         each(self.number, Event::Piece(piece, rank));
         let mut position = place.position;
         let mut end = end_at(&self.writer, end, position, place.limit);

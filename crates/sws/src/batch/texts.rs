@@ -80,14 +80,17 @@ impl<'m> Texts<'m> {
         }
         while self.batch.has_room(false) {
             let Some((number, prompt)) = self.prompts.next() else { return };
-            let added = prompt.and_then(|(tokens, generation)| {
-                let text = BatchRequest {
-                    constraint: self.constraint.clone(),
-                    cancel: self.cancel.clone(),
-                    ..BatchRequest::new(tokens, generation)
-                };
-                self.batch.add(number, text)
-            });
+            let added = match prompt {
+                Ok((tokens, generation)) => {
+                    let text = BatchRequest {
+                        constraint: self.constraint.clone(),
+                        cancel: self.cancel.clone(),
+                        ..BatchRequest::new(tokens, generation)
+                    };
+                    self.batch.add(number, text)
+                }
+                Err(error) => Err(error),
+            };
             if let Err(error) = added {
                 self.ended.push_back((number, Err(error)));
             }

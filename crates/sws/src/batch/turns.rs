@@ -106,7 +106,9 @@ impl Turns {
     ) -> Option<usize> {
         let count = texts.len();
         let share = self.share(count);
-        if self.round.as_ref().is_some_and(|round| round.is_over(count, share)) {
+        if let Some(round) = &self.round
+            && round.is_over(count, share)
+        {
             self.end_round();
         }
         if count < 2 {
@@ -118,23 +120,23 @@ impl Turns {
             }
             let expected = forecast(self.passes_of_a_turn(count));
             let way = self.way(count, expected);
-            self.round =
-                Some(TurnRound::new(way, count, expected.map(|expected| way.of(expected))));
+            self.round = Some(TurnRound::new(way, count, way.of(expected)));
         }
         let round = self.round.as_mut()?;
         if round.way == SharingWay::Together {
             return None;
         }
-        let goes_on = |turn: &TextTurn| {
-            !turn.is_over(share) && texts.iter().any(|&(number, _)| number == turn.text)
-        };
-        if !round.turn.as_ref().is_some_and(goes_on) {
-            round.turns += usize::from(round.turn.is_some());
-            let oldest = texts.iter().min_by_key(|&&(_, heard)| heard);
-            round.turn =
-                oldest.map(|&(text, _)| TextTurn { text, passes: 0, time: Duration::ZERO });
+        if let Some(turn) = &round.turn {
+            let goes_on =
+                !turn.is_over(share) && texts.iter().any(|&(number, _)| number == turn.text);
+            if goes_on {
+                return Some(turn.text);
+            }
+            round.turns += 1;
         }
-        round.turn.as_ref().map(|turn| turn.text)
+        let &(oldest, _) = texts.iter().min_by_key(|&&(_, heard)| heard)?;
+        round.turn = Some(TextTurn { text: oldest, passes: 0, time: Duration::ZERO });
+        Some(oldest)
     }
 
     /// Counts a pass that [`next`](Self::next) has chosen, and the part of its time that was spent
@@ -164,8 +166,10 @@ impl Turns {
         }
         let cost = round.cost(self.over);
         let known = &mut self.costs[round.texts].ways[round.way as usize];
-        let recent = known.filter(|known| self.over - known.last <= OLD);
-        *known = Some(recent.map_or(cost, |recent| recent.towards(cost)));
+        *known = Some(match *known {
+            Some(recent) if self.over - recent.last <= OLD => recent.towards(cost),
+            _ => cost,
+        });
     }
 
     /// Duration of a turn among so many texts.
@@ -175,12 +179,13 @@ impl Turns {
 
     /// Number of passes that fit into a turn, by the measured time of a pass.
     fn passes_of_a_turn(&self, texts: usize) -> usize {
-        let [together, in_turns] = self.costs[texts].ways;
-        let pass = in_turns
-            .map(|cost| cost.all())
-            .or_else(|| Some(together?.all() * texts as f64))
-            .filter(|&pass| pass > 0.0);
-        let room = pass.map_or(f64::INFINITY, |pass| self.share(texts).as_secs_f64() / pass);
+        let pass = match self.costs[texts].ways {
+            [_, Some(in_turns)] => in_turns.all(),
+            [Some(together), None] => together.all() * texts as f64,
+            [None, None] => 0.0,
+        };
+        let share = self.share(texts).as_secs_f64();
+        let room = if pass > 0.0 { share / pass } else { f64::INFINITY };
         room.clamp(1.0, PASSES.into()) as usize
     }
 
@@ -191,7 +196,10 @@ impl Turns {
             return SharingWay::Together;
         };
         let measured = self.estimate(SharingWay::InTurns, texts, expected);
-        let in_turns = measured.unwrap_or_else(|| together.read(expected.map(|e| e.in_turns)));
+        let in_turns = match measured {
+            Some(in_turns) => in_turns,
+            None => together.read(SharingWay::InTurns.of(expected)),
+        };
         // A pass over one text takes no longer than a pass over all of them.
         let most = together.all() * texts as f64;
         let pass = match (measured, expected) {
@@ -231,7 +239,7 @@ impl Turns {
         texts: usize,
         expected: Option<ExpectedReads>,
     ) -> Option<TokenCost> {
-        let now = expected.map(|expected| way.of(expected));
+        let now = way.of(expected);
         if let Some(cost) = self.costs[texts].ways[way as usize] {
             return Some(cost.read(now));
         }
@@ -251,10 +259,11 @@ impl Turns {
 
 impl SharingWay {
     /// Forecast bytes per token in this way.
-    fn of(self, expected: ExpectedReads) -> f64 {
+    fn of(self, expected: Option<ExpectedReads>) -> Option<f64> {
+        let ExpectedReads { together, in_turns } = expected?;
         match self {
-            SharingWay::Together => expected.together,
-            SharingWay::InTurns => expected.in_turns,
+            SharingWay::Together => Some(together),
+            SharingWay::InTurns => Some(in_turns),
         }
     }
 }
@@ -266,15 +275,16 @@ impl TokenCost {
 
     /// The cost, scaled to another number of bytes read per token.
     fn read(self, now: Option<f64>) -> TokenCost {
-        let change = self.expected.zip(now).filter(|(then, _)| *then > 0.0);
-        let change = change.map_or(1.0, |(then, now)| now / then);
+        let change = match (self.expected, now) {
+            (Some(then), Some(now)) if then > 0.0 => now / then,
+            _ => 1.0,
+        };
         let change = change.clamp(1.0 / MOST_CHANGE, MOST_CHANGE);
         TokenCost { waiting: self.waiting * change, ..self }
     }
 
     /// The moving average with a newer measurement.
     fn towards(self, new: TokenCost) -> TokenCost {
-        let mean = |old: f64, new: f64| old + WEIGHT * (new - old);
         TokenCost {
             computing: mean(self.computing, new.computing),
             waiting: mean(self.waiting, new.waiting),
@@ -282,6 +292,11 @@ impl TokenCost {
             last: new.last,
         }
     }
+}
+
+/// The moving average of a value with a newer one.
+fn mean(old: f64, new: f64) -> f64 {
+    old + WEIGHT * (new - old)
 }
 
 impl TurnRound {
@@ -293,16 +308,17 @@ impl TurnRound {
 
     /// The cost per token measured by this round, which has this number.
     fn cost(&self, number: u32) -> TokenCost {
-        let per_token = |time: Duration| time.as_secs_f64() / self.tokens as f64;
-        let computing = per_token(self.time.saturating_sub(self.waited));
-        let waiting = per_token(self.waited);
+        let tokens = self.tokens as f64;
+        let computing = self.time.saturating_sub(self.waited).as_secs_f64() / tokens;
+        let waiting = self.waited.as_secs_f64() / tokens;
         TokenCost { computing, waiting, expected: self.expected, last: number }
     }
 
     /// True if the number of texts has changed, or the round is complete: every text has had its
     /// turn, or there were enough shared passes.
     fn is_over(&self, texts: usize, share: Duration) -> bool {
-        let turns = self.turns + usize::from(self.turn.as_ref().is_some_and(|t| t.is_over(share)));
+        let is_turn_over = matches!(&self.turn, Some(turn) if turn.is_over(share));
+        let turns = self.turns + usize::from(is_turn_over);
         texts != self.texts
             || match self.way {
                 SharingWay::Together => self.passes >= PASSES,

@@ -1,12 +1,13 @@
 //! The draft of a model: its file, its contents, and its memory.
 
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 pub use sws_draft::{DraftShape, DraftSize, MicroDraftModel, Samples, Trained, Training};
-use sws_format::{Piece, PieceKind, open_regular};
-use sws_model::{LayerSpec, ModelSpec};
+use sws_format::{Piece, PieceKind};
+use sws_model::ModelSpec;
 
+use super::read_within;
 use crate::{Cause, Error, Model, Result, Warning};
 
 /// Minimum ratio of the size of a model's experts to that of its full-size untrained draft, which
@@ -30,16 +31,17 @@ pub fn shape(spec: &ModelSpec) -> Option<DraftShape> {
     if spec.looped.is_some() {
         return None;
     }
-    let moe = |layer: &LayerSpec| layer.moe().map(|moe| (moe.experts, moe.top_k));
-    let mut moes = spec.layers.iter().enumerate().filter_map(|(l, layer)| Some((l, moe(layer)?)));
-    let (first, (experts, top_k)) = moes.next()?;
-    let mut layers = vec![first];
-    for (layer, found) in moes {
-        if found != (experts, top_k) {
+    let mut first = None;
+    let mut layers = Vec::new();
+    for (index, layer) in spec.layers.iter().enumerate() {
+        let Some(moe) = layer.moe() else { continue };
+        let found = (moe.experts, moe.top_k);
+        if *first.get_or_insert(found) != found {
             return None;
         }
-        layers.push(layer);
+        layers.push(index);
     }
+    let (experts, top_k) = first?;
     Some(DraftShape { hidden: spec.state_width(), layers, experts, top_k, sequences: 1 })
 }
 
@@ -81,19 +83,19 @@ impl DraftCandidate {
         file: Option<&Path>,
         sequences: usize,
     ) -> Result<Option<DraftCandidate>> {
-        let found =
-            DraftCandidate::trained(model, file)?.or_else(|| DraftCandidate::untrained(model));
-        Ok(found.map(|mut candidate| {
-            candidate.shape.sequences = sequences;
-            candidate
-        }))
+        let trained = DraftCandidate::trained(model, file)?;
+        let found = trained.or_else(|| DraftCandidate::untrained(model));
+        let Some(mut candidate) = found else { return Ok(None) };
+        candidate.shape.sequences = sequences;
+        Ok(Some(candidate))
     }
 
     /// Returns the draft in `file`, or the one in the model's directory, if any.
     pub fn trained(model: &Model, file: Option<&Path>) -> Result<Option<DraftCandidate>> {
         let beside = path(model);
-        match file.or_else(|| beside.exists().then_some(&beside)) {
+        match file {
             Some(file) => DraftCandidate::read(model, file).map(Some),
+            None if beside.exists() => DraftCandidate::read(model, &beside).map(Some),
             None => Ok(None),
         }
     }
@@ -111,28 +113,25 @@ impl DraftCandidate {
     }
 
     fn read(model: &Model, path: &Path) -> Result<DraftCandidate> {
-        let error = |why: String| Error::Draft { file: path.to_owned(), why };
         let Some(shape) = shape(model.spec()) else {
             let why = "cannot be used: the model has no experts, or its layers differ in them, or a token visits some several times";
-            return Err(error(why.to_owned()));
+            return Err(error(path, why));
         };
-        let other =
-            || error("is not a draft of this model; make one with `sws draft train`".to_owned());
-        let unread = |e: std::io::Error| match e.kind() {
-            ErrorKind::InvalidInput => other(),
-            _ => error(format!("cannot be read: {e}; make it with `sws draft train`")),
-        };
-        let file = open_regular(path).map_err(unread)?;
-        let about = file.metadata().map_err(unread)?;
         let most = MicroDraftModel::most_bytes(&shape, model.spec().vocab) as u64;
-        if about.len() > most {
-            return Err(other());
-        }
-        let mut bytes = Vec::with_capacity(about.len() as usize);
-        file.take(most).read_to_end(&mut bytes).map_err(unread)?;
+        let bytes = match read_within(path, most) {
+            Ok(Some(bytes)) => bytes,
+            Err(e) if e.kind() != ErrorKind::InvalidInput => {
+                let why = format!("cannot be read: {e}; make it with `sws draft train`");
+                return Err(error(path, why));
+            }
+            Ok(None) | Err(_) => {
+                let why = "is not a draft of this model; make one with `sws draft train`";
+                return Err(error(path, why));
+            }
+        };
         let fingerprint = &model.manifest().model.fingerprint;
         let whole = MicroDraftModel::size_in(&bytes, &shape, fingerprint)
-            .map_err(|e| error(e.to_string()))?;
+            .map_err(|e| error(path, e.to_string()))?;
         Ok(DraftCandidate { shape, whole, trained: Some((path.to_owned(), bytes)) })
     }
 
@@ -149,15 +148,20 @@ impl DraftCandidate {
 
     /// Returns its size in bytes, if limited to `limit`.
     pub(crate) fn bytes_within(&self, limit: u64) -> u64 {
-        self.within(limit).map_or(0, |size| size.bytes(&self.shape) as u64)
+        match self.within(limit) {
+            Some(size) => size.bytes(&self.shape) as u64,
+            None => 0,
+        }
     }
 
     /// Returns a warning if trained parts do not fit into `limit`.
     pub fn too_large(&self, limit: u64) -> Option<Warning> {
-        let (file, _) = self.trained.as_ref()?;
+        let file = &self.trained.as_ref()?.0;
         let fits = self.within(limit);
-        let cut = fits.is_none_or(|size| size.rank < self.whole.rank);
-        cut.then(|| Warning::DraftTooLarge {
+        if fits.is_some_and(|size| size.rank >= self.whole.rank) {
+            return None;
+        }
+        Some(Warning::DraftTooLarge {
             file: file.clone(),
             needs: DraftSize { tokens: 0, ..self.whole }.bytes(&self.shape) as u64,
             limit,
@@ -175,8 +179,13 @@ impl DraftCandidate {
         let limit = usize::try_from(share).unwrap_or(usize::MAX);
         let fingerprint = &model.manifest().model.fingerprint;
         MicroDraftModel::read(&bytes, &shape, fingerprint, limit)
-            .map_err(|e| Error::Draft { file, why: e.to_string() })
+            .map_err(|e| error(&file, e.to_string()))
     }
+}
+
+/// An error of the draft in a file.
+fn error(file: &Path, why: impl Into<String>) -> Error {
+    Error::Draft { file: file.to_owned(), why: why.into() }
 }
 
 #[cfg(test)]

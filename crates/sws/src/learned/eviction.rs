@@ -1,6 +1,5 @@
 //! The correction of a model's eviction policy: its file, its contents, and its memory.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -8,8 +7,8 @@ use sws_cache::SavedTensors;
 use sws_cache::correction::{Correction, Corrections};
 use sws_cache::policy::PolicyKind;
 use sws_engine::routes_of;
-use sws_format::open_regular;
 
+use super::read_within;
 use crate::{Error, Model, Result};
 
 /// Name of the file in a model's directory.
@@ -34,24 +33,24 @@ pub(crate) fn find(model: &Model, policy: PolicyKind, learns: bool) -> Result<Co
 }
 
 fn read(model: &Model, file: &Path) -> Result<Correction> {
-    let error = |why: String| {
-        let why = format!("{why}; make it again with `sws draft train`, or remove it");
-        Error::Draft { file: file.to_owned(), why }
-    };
-    let unread = |e: std::io::Error| error(format!("cannot be read: {e}"));
     let shape = routes_of(model.spec());
     let hidden = model.spec().state_width();
-    let opened = open_regular(file).map_err(unread)?;
     let most = Correction::most_bytes(shape, hidden) as u64;
-    if opened.metadata().map_err(unread)?.len() > most {
-        return Err(error("is longer than any correction of this model".to_owned()));
-    }
-    let mut bytes = Vec::new();
-    opened.take(most).read_to_end(&mut bytes).map_err(unread)?;
+    let bytes = match read_within(file, most) {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => return Err(error(file, "is longer than any correction of this model")),
+        Err(e) => return Err(error(file, &format!("cannot be read: {e}"))),
+    };
     let saved = SavedTensors::read(&bytes, &model.manifest().model.fingerprint);
-    let correction = saved.and_then(|saved| Correction::recall(&saved, shape));
-    let correction = correction.map_err(|e| error(e.to_string()))?;
-    correction
-        .filter(|correction| [0, hidden].contains(&correction.hidden()))
-        .ok_or_else(|| error("has no correction of this model".to_owned()))
+    match saved.and_then(|saved| Correction::recall(&saved, shape)) {
+        Ok(Some(correction)) if [0, hidden].contains(&correction.hidden()) => Ok(correction),
+        Ok(_) => Err(error(file, "has no correction of this model")),
+        Err(e) => Err(error(file, &e.to_string())),
+    }
+}
+
+/// An error of the correction in a file.
+fn error(file: &Path, why: &str) -> Error {
+    let why = format!("{why}; make it again with `sws draft train`, or remove it");
+    Error::Draft { file: file.to_owned(), why }
 }

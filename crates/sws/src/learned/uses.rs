@@ -23,9 +23,10 @@ impl Model {
 
     /// File with the expert usage learned on this machine. `None` without a home directory.
     pub fn learned_file(&self) -> Option<PathBuf> {
-        let cache =
-            std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
-        let cache = cache.or_else(|| Some(std::env::home_dir()?.join(".cache")))?;
+        let cache = match std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from) {
+            Some(dir) if dir.is_absolute() => dir,
+            _ => std::env::home_dir()?.join(".cache"),
+        };
         // A fingerprint is a safe file name: the manifest's check makes sure that it is
         // hexadecimal.
         let name = format!("{}.safetensors", self.manifest().model.fingerprint);
@@ -41,9 +42,12 @@ impl Model {
         let mut earlier = files.filter_map(|file| earlier_routes(&file, fingerprint, routes));
         let Some(earlier) = earlier.next() else { return Vec::new() };
         // Routes count layers with experts only.
-        let layers = (0u32..).zip(&self.spec().layers);
-        let layers: Vec<u32> =
-            layers.filter(|(_, layer)| layer.moe().is_some()).map(|(index, _)| index).collect();
+        let mut layers: Vec<u32> = Vec::new();
+        for (index, layer) in (0..).zip(&self.spec().layers) {
+            if layer.moe().is_some() {
+                layers.push(index);
+            }
+        }
         let mut uses: HashMap<PieceId, u64> = HashMap::new();
         for token in 0..earlier.token_count() {
             for (at, &layer) in layers.iter().enumerate().take(earlier.shape().layers) {
@@ -52,9 +56,8 @@ impl Model {
                 }
             }
         }
-        let mut experts: Vec<(u64, PieceId)> =
-            uses.into_iter().map(|(id, uses)| (uses, id)).collect();
-        experts.sort_unstable_by_key(|&(uses, id)| (std::cmp::Reverse(uses), id));
-        experts.into_iter().map(|(_, id)| id).collect()
+        let mut experts: Vec<(PieceId, u64)> = uses.into_iter().collect();
+        experts.sort_unstable_by_key(|&(id, uses)| (std::cmp::Reverse(uses), id));
+        experts.into_iter().map(|(id, _)| id).collect()
     }
 }

@@ -15,13 +15,16 @@ pub(super) fn load(loader: &mut Loader<'_>) -> Result<LoadedBackend> {
     refuse(&loader.options)?;
     let model = loader.model;
     let spec = model.spec();
-    sws_candle::supports(spec).map_err(|e| model.error(e))?;
+    model.named(sws_candle::supports(spec))?;
     // Missing or misshapen tensors give the error of the default backend.
-    let inventory = Inventory::new(spec, model.manifest()).map_err(|e| model.error(e))?;
-    let held = inventory.pieces().flat_map(|id| inventory.piece(id));
-    let sizes = held.map(|held| 4 * held.rows as u64 * held.cols as u64);
-    let (total, largest) =
-        sizes.fold((0, 0), |(total, largest), size| (total + size, size.max(largest)));
+    let inventory = model.named(Inventory::new(spec, model.manifest()))?;
+    let mut total = 0;
+    let mut largest = 0;
+    for held in inventory.pieces().flat_map(|id| inventory.piece(id)) {
+        let size = 4 * held.rows as u64 * held.cols as u64;
+        total += size;
+        largest = size.max(largest);
+    }
     let otherwise = "use the default backend, which keeps weights as they are stored";
     model.check_memory(total + largest, otherwise)?;
 
@@ -39,10 +42,10 @@ pub(super) fn load(loader: &mut Loader<'_>) -> Result<LoadedBackend> {
     } else {
         (CandleLm::from_checkpoint(spec.clone(), model.dir(), &mut progress), "file")
     };
-    let lm = lm.map_err(|e| match e {
-        CandleError::Stopped => Error::Cancelled,
-        e => model.error(e),
-    })?;
+    let lm = match lm {
+        Err(CandleError::Stopped) => return Err(Error::Cancelled),
+        lm => model.named(lm)?,
+    };
     let lm = lm.limited(affordable_context(loader)?);
     Ok(LoadedBackend {
         tier: "candle".to_owned(),
@@ -73,8 +76,10 @@ fn refuse(options: &Options) -> Result<()> {
         (options.vram != VramChoice::Off, "computes on the CPU; leave out --vram"),
         (matches!(streaming.draft, DraftChoice::File(_)), "does not prefetch; leave out --draft"),
     ];
-    match refused.into_iter().find(|(refused, _)| *refused) {
-        Some((_, words)) => Err(Error::Candle(words)),
-        None => Ok(()),
+    for (is_set, words) in refused {
+        if is_set {
+            return Err(Error::Candle(words));
+        }
     }
+    Ok(())
 }

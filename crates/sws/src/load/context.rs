@@ -24,13 +24,13 @@ pub(super) fn affordable_context(loader: &mut Loader<'_>) -> Result<usize> {
         return Ok(wanted);
     };
     let texts = loader.needs.texts as u64;
-    let cached =
-        |limit| texts * ForwardState::cache_bytes(loader.model.spec(), limit, loader.options.kv);
+    let spec = loader.model.spec();
     let mut fits = 0;
     let mut too_many = wanted.saturating_add(1);
     while too_many - fits > 1 {
         let between = fits + (too_many - fits) / 2;
-        match cached(between) <= available {
+        let cached = texts * ForwardState::cache_bytes(spec, between, loader.options.kv);
+        match cached <= available {
             true => fits = between,
             false => too_many = between,
         }

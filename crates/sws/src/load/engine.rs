@@ -115,10 +115,10 @@ fn streamed(loader: &mut Loader<'_>, text: &TextCodec, threads: &Threads) -> Res
     let without_draft = plan.ledger.get(MemoryUse::Draft) == 0;
     let mut report = |progress| loader.report(progress);
     let streamer = SpeculativeWeightStreamer::reporting(forward, store, plan, options, &mut report);
-    let mut streamer = streamer.map_err(|e| match loader.cancel.is_cancelled() {
-        true => Error::Cancelled,
-        false => model.error(e),
-    })?;
+    let mut streamer = match streamer {
+        Err(_) if loader.cancel.is_cancelled() => return Err(Error::Cancelled),
+        streamer => model.named(streamer)?,
+    };
     opening.set_open();
     match vram.into_tier() {
         Ok(None) => {}
@@ -127,9 +127,12 @@ fn streamed(loader: &mut Loader<'_>, text: &TextCodec, threads: &Threads) -> Res
         }
         Err(why) => loader.warnings.push(Warning::NoVram(why)),
     }
-    loader.warnings.extend(streamer.passed_over().map(|why| Warning::Forgotten(why.to_owned())));
-    let left_out = loader.options.streaming.draft_file().filter(|_| without_draft);
-    loader.warnings.extend(left_out.map(|file| Warning::DraftLeftOut(file.to_owned())));
+    if let Some(why) = streamer.passed_over() {
+        loader.warnings.push(Warning::Forgotten(why.to_owned()));
+    }
+    if without_draft && let Some(file) = loader.options.streaming.draft_file() {
+        loader.warnings.push(Warning::DraftLeftOut(file.to_owned()));
+    }
     Ok(into_loaded(loader, streamer, bytes))
 }
 
@@ -141,7 +144,10 @@ fn into_loaded(
     info!("kernels of the tier {}", tier(loader));
     LoadedBackend {
         tier: tier(loader).to_string(),
-        reader: loader.reader.as_ref().map_or(loader.options.reader.name(), |r| r.name()),
+        reader: match &loader.reader {
+            Some(reader) => reader.name(),
+            None => loader.options.reader.name(),
+        },
         weight_bytes,
         plan: streamer.plan().cloned(),
         gauge: Some(streamer.gauge()),

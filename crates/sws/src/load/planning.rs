@@ -58,7 +58,7 @@ impl Planning {
     ) -> Result<Planning> {
         let Loader { model, options, needs, .. } = loader;
         let streaming = &options.streaming;
-        streaming.exactness().check(model.spec()).map_err(|e| model.error(e))?;
+        model.named(streaming.exactness().check(model.spec()))?;
         let inventory = inventory(loader)?;
         let candidate = match !streaming.speculation || streaming.draft == DraftChoice::Off {
             true => None,
@@ -79,11 +79,13 @@ impl Planning {
             stand_ins: streaming.stand_ins(),
             ..PlanOptions::default()
         };
-        let mut planner =
-            Planner::new(model.spec(), &inventory, model.manifest(), process, plan_options)
-                .map_err(|e| model.error(e))?;
-        let (total, available) = SystemMemory::now()
-            .map_or((u64::MAX, u64::MAX), |memory| (memory.total, memory.available));
+        let planner =
+            Planner::new(model.spec(), &inventory, model.manifest(), process, plan_options);
+        let mut planner = model.named(planner)?;
+        let (total, available) = match SystemMemory::now() {
+            Some(memory) => (memory.total, memory.available),
+            None => (u64::MAX, u64::MAX),
+        };
         // The minimum budget leaves nothing for a draft.
         let ram = options.ram.resolve(total, available, 0);
         let limit = Planner::most_draft(ram);
@@ -109,12 +111,12 @@ impl Planning {
 
     /// True if the draft that a run would have is a trained one; `None` if it would have none.
     pub fn is_draft_trained(&self) -> Option<bool> {
-        self.draft.as_ref().map(|(candidate, _)| candidate.is_trained())
+        Some(self.draft.as_ref()?.0.is_trained())
     }
 
     /// Returns the plan for the requested budget.
     pub(crate) fn plan(&self, loader: &Loader<'_>) -> Result<Plan> {
-        self.planner.plan(self.ram).map_err(|e| loader.model.error(e))
+        loader.model.named(self.planner.plan(self.ram))
     }
 
     /// Makes the draft within its share of a plan.
@@ -140,7 +142,7 @@ impl Planning {
 
 fn inventory(loader: &Loader<'_>) -> Result<Inventory> {
     let model = loader.model;
-    Inventory::new(model.spec(), model.manifest()).map_err(|e| model.error(e))
+    model.named(Inventory::new(model.spec(), model.manifest()))
 }
 
 impl Loader<'_> {

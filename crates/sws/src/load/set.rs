@@ -40,43 +40,39 @@ impl ModelSet {
     ///
     /// With [`RamBudget::Min`] the budget is the smallest in which each of them works.
     pub fn plan(entries: Vec<SetEntry>, options: &Options, threads: &Threads) -> Result<ModelSet> {
-        let planned = |entry: &SetEntry, options: &Options, more: u64| {
-            let needs = Needs { heap: entry.needs.heap + more, ..entry.needs };
-            let loader = entry.model.with(options.clone()).needs(needs);
-            loader.text(entry.text.clone()).threads(threads).planning()
-        };
-        let plannings: Result<Vec<Planning>> =
-            entries.iter().map(|entry| planned(entry, options, 0)).collect();
-        let plannings = plannings?;
-        let ram = plannings.iter().map(|planning| planning.ram).max().unwrap_or(0);
+        let mut plannings = Vec::with_capacity(entries.len());
+        let mut ram = 0;
+        for entry in &entries {
+            let planning = entry.planning(options, threads, 0)?;
+            ram = planning.ram.max(ram);
+            plannings.push(planning);
+        }
         let options = Options { ram: RamBudget::Bytes(ram), ..options.clone() };
-        let plan = |(entry, planning): (&SetEntry, Planning)| {
-            planning.planner.plan(ram).map_err(|error| entry.model.error(error))
-        };
-        let plans: Result<Vec<Plan>> = entries.iter().zip(plannings).map(plan).collect();
-        let mut plans = plans?;
+        let mut plans = Vec::with_capacity(entries.len());
         // A text of any model may be encoded while another one is loaded.
-        let encoding = |entry: &SetEntry, plan: &Plan| {
-            plan.ledger.get(MemoryUse::Encoding).saturating_sub(entry.needs.heap)
-        };
-        let all = entries.iter().zip(&plans).map(|(entry, plan)| encoding(entry, plan));
-        let most = all.max().unwrap_or(0);
+        let mut most = 0;
+        for (entry, planning) in entries.iter().zip(plannings) {
+            let plan = entry.model.named(planning.planner.plan(ram))?;
+            most = entry.encoding(&plan).max(most);
+            plans.push(plan);
+        }
         let mut least = most;
         for (entry, plan) in entries.iter().zip(&mut plans) {
-            let more = most - encoding(entry, plan);
+            let more = most - entry.encoding(plan);
             // In a small budget, long texts of the others are refused instead.
             if more > 0
-                && let Ok(roomier) = planned(entry, &options, more)?.planner.plan(ram)
+                && let Ok(roomier) = entry.planning(&options, threads, more)?.planner.plan(ram)
             {
                 *plan = roomier;
             }
-            least = least.min(encoding(entry, plan));
+            least = least.min(entry.encoding(plan));
         }
-        let models = entries.into_iter().zip(plans).map(|(mut entry, plan)| {
+        let mut models = Vec::with_capacity(entries.len());
+        for (mut entry, plan) in entries.into_iter().zip(plans) {
             entry.text.bound(plan.context, least);
-            PlannedModel { entry, options: options.clone(), plan }
-        });
-        Ok(ModelSet { models: models.collect(), threads: threads.clone() })
+            models.push(PlannedModel { entry, options: options.clone(), plan });
+        }
+        Ok(ModelSet { models, threads: threads.clone() })
     }
 
     /// The models, in the order in which they were given.
@@ -90,6 +86,20 @@ impl ModelSet {
         let PlannedModel { entry, options, plan } = &self.models[number];
         let loader = entry.model.with(options.clone()).needs(entry.needs);
         loader.text(entry.text.clone()).threads(&self.threads).planned(plan.clone())
+    }
+}
+
+impl SetEntry {
+    /// Plans the model, with `more` bytes on the heap besides those that its use needs.
+    fn planning(&self, options: &Options, threads: &Threads, more: u64) -> Result<Planning> {
+        let needs = Needs { heap: self.needs.heap + more, ..self.needs };
+        let loader = self.model.with(options.clone()).needs(needs);
+        loader.text(self.text.clone()).threads(threads).planning()
+    }
+
+    /// Bytes of a plan for encoding texts.
+    fn encoding(&self, plan: &Plan) -> u64 {
+        plan.ledger.get(MemoryUse::Encoding).saturating_sub(self.needs.heap)
     }
 }
 

@@ -121,7 +121,8 @@ pub fn vram_devices() -> Result<Vec<VramDevice>> {
 #[cfg(feature = "gpu")]
 mod device {
     use sws_gpu::{
-        DeviceFacts, Flaw, Kernel, OpenClDevice, VramExperts, VramLedger, VramShape, check,
+        DeviceError, DeviceFacts, Flaw, Kernel, OpenClDevice, VramExperts, VramLedger, VramShape,
+        check,
     };
     use sws_kernels::Encoding;
     use tracing::info;
@@ -144,7 +145,7 @@ mod device {
                     .to_owned(),
             );
         };
-        let devices = OpenClDevice::list().map_err(|error| error.to_string())?;
+        let devices = OpenClDevice::list().map_err(sentence)?;
         let number = DeviceFacts::best(&devices).unwrap_or(0);
         let DeviceFacts { name, memory, shares_memory, .. } = devices[number].clone();
         let limit = match limit {
@@ -166,7 +167,7 @@ mod device {
         let limit = limit.min(shape.most_bytes());
         let opened = OpenClDevice::open(number, OpenClDevice::LIMIT, Flaw::None);
         let vram = opened.and_then(|device| VramExperts::open(Box::new(device), limit, &shape));
-        let vram = vram.map_err(|error| error.to_string())?;
+        let vram = vram.map_err(sentence)?;
         let checked = vram.checked();
         info!(
             "experts may lie in {} of `{name}`, room for {}; {} operations and {} rows have the bits of this CPU",
@@ -183,17 +184,24 @@ mod device {
     pub(super) fn list() -> Result<Vec<VramDevice>, String> {
         let encodings: Vec<Encoding> =
             Encoding::ALL.into_iter().filter(|it| Kernel::of(*it).is_some()).collect();
-        let devices = OpenClDevice::list().map_err(|error| error.to_string())?;
-        let listed = devices.into_iter().enumerate().map(|(number, facts)| {
-            let opened = OpenClDevice::open(number, OpenClDevice::LIMIT, Flaw::None);
-            let checked = opened
-                .and_then(|mut it| check(&mut it, &encodings, &mut VramLedger::new(CHECK)))
-                .map(|cases| cases.operations + cases.rows)
-                .map_err(|error| error.to_string());
+        let mut listed = Vec::new();
+        for (number, facts) in OpenClDevice::list().map_err(sentence)?.into_iter().enumerate() {
+            let checked = checked(number, &encodings).map_err(sentence);
             let DeviceFacts { name, driver, memory, shares_memory, .. } = facts;
-            VramDevice { name, driver, memory, shares_memory, checked }
-        });
-        Ok(listed.collect())
+            listed.push(VramDevice { name, driver, memory, shares_memory, checked });
+        }
+        Ok(listed)
+    }
+
+    /// The number of results that a device has in common with this CPU.
+    fn checked(number: usize, encodings: &[Encoding]) -> Result<usize, DeviceError> {
+        let mut device = OpenClDevice::open(number, OpenClDevice::LIMIT, Flaw::None)?;
+        let cases = check(&mut device, encodings, &mut VramLedger::new(CHECK))?;
+        Ok(cases.operations + cases.rows)
+    }
+
+    fn sentence(error: DeviceError) -> String {
+        error.to_string()
     }
 }
 

@@ -8,7 +8,7 @@ use sws_kernels::Tier;
 use sws_kernels::functional::{
     Attention, AttentionScratch, CacheLayout, KvCache, KvData, Queries, attention, zeroed,
 };
-use sws_model::{Mixer, ModelSpec};
+use sws_model::{LayerSpec, Mixer, ModelSpec};
 
 use super::computing::{Computing, Dry};
 use crate::Threads;
@@ -53,36 +53,43 @@ impl PromptComputing {
         threads: &Threads,
         token: Computing,
     ) -> PromptComputing {
-        let layers: Vec<_> = spec.in_order().filter_map(|layer| seen(&layer.mixer)).collect();
-        let mut shapes = spec.layers.iter().filter_map(|layer| shape(&layer.mixer));
-        let attending = shapes.next_back().map_or(0.0, |shape| seconds(shape, tier, threads));
+        let layers: Vec<_> = spec.in_order().filter_map(seen).collect();
+        let attending = match spec.layers.iter().filter_map(shape).next_back() {
+            Some(shape) => seconds(shape, tier, threads),
+            None => 0.0,
+        };
         PromptComputing { token, attending, layers }
     }
 
     /// Seconds of computing the tokens at these positions.
     pub fn seconds(&self, token: &PerToken, positions: &Range<usize>) -> f64 {
         let numbers = self.layers.iter().map(|&[numbers, most]| {
-            let sum = |end: usize| {
-                let all = end.min(most) as f64;
-                let rest = end.saturating_sub(most) as f64;
-                all * (all + 1.0) / 2.0 + rest * most as f64
-            };
-            numbers as f64 * (sum(positions.end) - sum(positions.start))
+            numbers as f64 * (seen_before(positions.end, most) - seen_before(positions.start, most))
         });
         self.token.seconds(token) * positions.len() as f64 + self.attending * numbers.sum::<f64>()
     }
 }
 
+/// The number of positions that all tokens before `end` see, of which each sees `most` at most.
+fn seen_before(end: usize, most: usize) -> f64 {
+    let all = end.min(most) as f64;
+    let rest = end.saturating_sub(most) as f64;
+    all * (all + 1.0) / 2.0 + rest * most as f64
+}
+
 /// The numbers of one position that a token is multiplied with, and the maximum number of positions
 /// that it sees.
-fn seen(mixer: &Mixer) -> Option<[usize; 2]> {
-    match mixer {
+fn seen(layer: &LayerSpec) -> Option<[usize; 2]> {
+    match &layer.mixer {
         Mixer::Attention(spec) => {
             let numbers = spec.heads * (spec.head_dim + spec.value_dim);
             Some([numbers, spec.window.unwrap_or(usize::MAX)])
         }
         Mixer::Latent(spec) => {
-            let most = spec.sparse.map_or(usize::MAX, |sparse| sparse.most);
+            let most = match spec.sparse {
+                Some(sparse) => sparse.most,
+                None => usize::MAX,
+            };
             Some([spec.heads * (spec.width() + spec.rank), most])
         }
         Mixer::Compressed(_)
@@ -96,8 +103,8 @@ fn seen(mixer: &Mixer) -> Option<[usize; 2]> {
 /// Query heads, KV heads, key length and value length.
 type AttentionShape = [usize; 4];
 
-fn shape(mixer: &Mixer) -> Option<AttentionShape> {
-    match mixer {
+fn shape(layer: &LayerSpec) -> Option<AttentionShape> {
+    match &layer.mixer {
         Mixer::Attention(spec) => Some([spec.heads, spec.kv_heads, spec.head_dim, spec.value_dim]),
         Mixer::Latent(spec) => Some([spec.heads, 1, spec.width(), spec.rank]),
         _ => None,
@@ -121,26 +128,26 @@ fn seconds(
         soft_cap: None,
         sinks: None,
     };
-    let layout = |dim| CacheLayout { capacity: POSITIONS, page: POSITIONS, heads: kv_heads, dim };
-    let keys = layout(key_dim);
-    let values = layout(value_dim);
-    let page = |layout: CacheLayout| [zeroed::<f32>(layout.page_len().unwrap_or(0))];
-    let of_keys = page(keys);
-    let of_values = page(values);
+    let keys = CacheLayout { capacity: POSITIONS, page: POSITIONS, heads: kv_heads, dim: key_dim };
+    let values = CacheLayout { dim: value_dim, ..keys };
+    let of_keys = [zeroed::<f32>(keys.page_len().unwrap_or(0))];
+    let of_values = [zeroed::<f32>(values.page_len().unwrap_or(0))];
     let cache = KvCache { data: KvData::F32 { keys: &of_keys, values: &of_values }, keys, values };
     let q = vec![0.0; QUERIES * heads * key_dim];
     let mut y = vec![0.0; QUERIES * heads * value_dim];
-    let scratch = || AttentionScratch::new(value_dim, POSITIONS);
-    let mut scratch: Vec<_> = (0..threads.count()).map(|_| scratch()).collect();
+    let each = (0..threads.count()).map(|_| AttentionScratch::new(value_dim, POSITIONS));
+    let mut scratch: Vec<_> = each.collect();
     let clock = Clock::real();
-    let mut run = || {
-        let started = clock.now();
-        let first = POSITIONS - QUERIES;
-        let queries = Queries { first, q: &q, selected: None, distances: None };
-        attention(tier, &rule, &cache, queries, &mut y, &mut scratch);
-        (clock.now() - started).as_secs_f64()
-    };
-    let fastest = threads.run(|| (0..RUNS).map(|_| run()).min_by(f64::total_cmp));
+    let fastest = threads.run(|| {
+        let runs = (0..RUNS).map(|_| {
+            let started = clock.now();
+            let first = POSITIONS - QUERIES;
+            let queries = Queries { first, q: &q, selected: None, distances: None };
+            attention(tier, &rule, &cache, queries, &mut y, &mut scratch);
+            (clock.now() - started).as_secs_f64()
+        });
+        runs.min_by(f64::total_cmp)
+    });
     let numbers = QUERIES * heads * (key_dim + value_dim) * POSITIONS;
     fastest.unwrap_or(0.0) / numbers as f64
 }

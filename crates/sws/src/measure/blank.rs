@@ -80,26 +80,33 @@ impl<'m> Blank<'m> {
         has_head: bool,
     ) -> Blank<'m> {
         let mut pieces = HashMap::new();
-        let mut ends = [0; 2];
+        let mut ends = [0_usize; 2];
+        let mut experts = 1;
         for piece in &manifest.pieces {
-            ends = ends.map(|end| usize::next_multiple_of(end, PAGE));
-            let held = inventory.piece(piece.id).iter();
-            let tensors = held.map(|held| BlankTensor::new(piece, held, memory, &mut ends));
-            pieces.insert(piece.id, tensors.collect());
-        }
-        let rows = (0..spec.layers.len()).map(|layer| match spec.rows_of_token(layer) {
-            0 => (0, 0),
-            count => {
-                let mut table = inventory.piece(PieceId::table(layer as u32, 0)).iter();
-                (count, table.find(|held| held.role == Role::Table).map_or(0, |held| held.cols))
+            for end in &mut ends {
+                *end = end.next_multiple_of(PAGE);
             }
-        });
-        let rows = rows.collect();
-        let experts = manifest.pieces.iter().filter_map(|piece| match piece.id.kind() {
-            PieceKind::Expert(expert) => Some(expert + 1),
-            _ => None,
-        });
-        let experts = experts.max().unwrap_or(1);
+            let mut tensors = Vec::new();
+            for held in inventory.piece(piece.id) {
+                tensors.push(BlankTensor::new(piece, held, memory, &mut ends));
+            }
+            pieces.insert(piece.id, tensors);
+            if let PieceKind::Expert(expert) = piece.id.kind() {
+                experts = experts.max(expert + 1);
+            }
+        }
+        let mut rows = Vec::with_capacity(spec.layers.len());
+        for layer in 0..spec.layers.len() {
+            let count = spec.rows_of_token(layer);
+            let mut len = 0;
+            if count > 0 {
+                let mut table = inventory.piece(PieceId::table(layer as u32, 0)).iter();
+                if let Some(held) = table.find(|held| held.role == Role::Table) {
+                    len = held.cols;
+                }
+            }
+            rows.push((count, len));
+        }
         Blank {
             weights: BlankShared { memory, pieces, experts, shift: 0 },
             rows,
@@ -153,9 +160,13 @@ impl BlankShared<'_> {
     }
 
     fn get(&self, piece: PieceId, role: Role) -> &BlankTensor {
-        let found = self.pieces.get(&self.stand_in(piece)).or_else(|| self.pieces.get(&piece));
-        let found = found.and_then(|held| held.iter().find(|it| it.role == role));
-        found.unwrap_or_else(|| panic!("{piece} has no {role:?} in the inventory"))
+        let held = self.pieces.get(&self.stand_in(piece)).or_else(|| self.pieces.get(&piece));
+        if let Some(held) = held
+            && let Some(found) = held.iter().find(|it| it.role == role)
+        {
+            return found;
+        }
+        panic!("{piece} has no {role:?} in the inventory")
     }
 
     fn view(&self, piece: PieceId, role: Role) -> Result<Matrix<'_>, SourceError> {
@@ -203,7 +214,9 @@ impl WeightSource for Blank<'_> {
     ) -> Result<(), SourceError> {
         let (count, len) = self.rows[layer];
         self.row.resize(len, 0.0);
-        (0..count).for_each(|place| take(place, &self.row));
+        for place in 0..count {
+            take(place, &self.row);
+        }
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Measures how long this machine computes a token of a model, without its weights.
 
 use sws_engine::PerToken;
-use sws_format::{Clock, Manifest, PieceId, PieceKind};
+use sws_format::{Clock, Manifest, PieceKind};
 use sws_kernels::Tier;
 use sws_model::{CausalLm, Inventory, KvPrecision, ModelSpec, Session};
 use sws_store::{Arena, Slot};
@@ -65,7 +65,10 @@ impl<'t> Dry<'t> {
         let ComputedLayers { spec, active, longest, is_whole } =
             ComputedLayers::of(spec, manifest)?;
         if longest > self.zeros.len() {
-            self.zeros = filled(Some(longest).filter(|len| *len <= MOST)?, 0)?;
+            if longest > MOST {
+                return None;
+            }
+            self.zeros = filled(longest, 0)?;
         }
         let inventory = Inventory::new(&spec, manifest).ok()?;
         let mut held = manifest.pieces.iter().flat_map(|piece| inventory.piece(piece.id));
@@ -127,12 +130,11 @@ impl ComputedLayers {
         let mut head = 0;
         for piece in &manifest.pieces {
             let bytes = piece.stored_bytes();
-            match (piece.id.layer().map(|layer| layer as usize), piece.id.kind()) {
+            match (piece.id.layer(), piece.id.kind()) {
                 (Some(layer), kind) => {
-                    let (Some(sum), Some(spec)) = (layers.get_mut(layer), spec.layers.get(layer))
-                    else {
-                        continue;
-                    };
+                    let layer = layer as usize;
+                    let Some(sum) = layers.get_mut(layer) else { continue };
+                    let Some(spec) = spec.layers.get(layer) else { continue };
                     *sum += match (kind, spec.moe()) {
                         // Only a few rows of a table are looked up.
                         (PieceKind::Table(_), _) => 0.0,
@@ -149,13 +151,13 @@ impl ComputedLayers {
         let mut count = 0;
         let mut active = 0;
         let has_experts = spec.moes().next().is_some();
-        let enough = |count: usize, active: u64| {
-            let found = spec.layers[..count].iter().any(|layer| layer.moe().is_some());
-            active >= BYTES && found == has_experts
-        };
         // The input matrix of the first layers alone would be smaller.
         let needs_all = spec.layer_inputs.is_some();
-        while count < layers.len() && (needs_all || !enough(count, active)) {
+        while count < layers.len() {
+            let found = spec.layers[..count].iter().any(|layer| layer.moe().is_some());
+            if !needs_all && active >= BYTES && found == has_experts {
+                break;
+            }
             active += layers[count] as u64;
             count += 1;
         }
@@ -164,16 +166,22 @@ impl ComputedLayers {
         spec.layers.truncate(count);
         // Layers that a pass visits several times count as often in what is computed for a token.
         spec.looped = None;
-        let wanted = |id: PieceId| match (id.layer(), id.kind()) {
-            (_, PieceKind::Table(_)) => false,
-            (Some(layer), _) => (layer as usize) < count,
-            (None, kind) => is_whole && (spec.tied || kind != PieceKind::Embed),
-        };
-        let pieces = manifest.pieces.iter().filter(|piece| wanted(piece.id));
-        let extents = pieces.flat_map(|it| &it.tensors).flat_map(|tensor| &tensor.parts);
-        let longest = extents.map(|extent| extent.len).max()?;
+        let mut longest: Option<u64> = None;
+        for piece in &manifest.pieces {
+            let is_computed = match (piece.id.layer(), piece.id.kind()) {
+                (_, PieceKind::Table(_)) => false,
+                (Some(layer), _) => (layer as usize) < count,
+                (None, kind) => is_whole && (spec.tied || kind != PieceKind::Embed),
+            };
+            if is_computed {
+                for extent in piece.tensors.iter().flat_map(|tensor| &tensor.parts) {
+                    longest = longest.max(Some(extent.len));
+                }
+            }
+        }
+        let longest = usize::try_from(longest?).ok()?;
         let active = active + if is_whole { head } else { 0 };
-        Some(ComputedLayers { spec, active, longest: usize::try_from(longest).ok()?, is_whole })
+        Some(ComputedLayers { spec, active, longest, is_whole })
     }
 }
 

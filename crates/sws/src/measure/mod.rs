@@ -54,17 +54,18 @@ pub fn memory_speed(threads: &Threads) -> Option<f64> {
     let mut slot = arena.take(MEMORY_PROBE)?;
     slot.fill(1);
     let part = slot.len() / threads.count();
-    let once = || {
-        let started = clock.now();
-        let sum: u64 = slot
-            .par_chunks(part)
-            .map(|bytes| {
-                let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
-                words.fold(0, u64::wrapping_add)
-            })
-            .reduce(|| 0, u64::wrapping_add);
-        std::hint::black_box(sum);
-        slot.len() as f64 / (clock.now() - started).as_secs_f64()
-    };
-    threads.run(|| (0..5).map(|_| once()).max_by(f64::total_cmp))
+    threads.run(|| {
+        let speeds = (0..5).map(|_| {
+            let started = clock.now();
+            let sum = slot.par_chunks(part).map(sum_of_words).reduce(|| 0, u64::wrapping_add);
+            std::hint::black_box(sum);
+            slot.len() as f64 / (clock.now() - started).as_secs_f64()
+        });
+        speeds.max_by(f64::total_cmp)
+    })
+}
+
+fn sum_of_words(bytes: &[u8]) -> u64 {
+    let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+    words.fold(0, u64::wrapping_add)
 }

@@ -26,42 +26,48 @@ fn find(path: &Path, shards: bool) -> Result<PathBuf> {
         info!("the model is named by its path");
         return Ok(path.to_owned());
     }
-    let name = path.to_str().and_then(|name| name.parse::<ModelName>().ok());
-    let Some(name) = name else {
+    let Some(Ok(name)) = path.to_str().map(str::parse::<ModelName>) else {
         return Err(Error::NoPath { path: path.to_owned() });
     };
     let tag = name.tag.as_deref();
     let revision = name.revision.as_deref();
-    if shards {
-        let found = Library::of_process().and_then(|library| library.find(&name.id, tag, revision));
-        if let Some(found) = found {
-            info!("`{name}` has shards on this machine");
-            debug!("they are in `{}`", found.display());
-            return Ok(found);
-        }
+    if shards
+        && let Some(library) = Library::of_process()
+        && let Some(found) = library.find(&name.id, tag, revision)
+    {
+        info!("`{name}` has shards on this machine");
+        debug!("they are in `{}`", found.display());
+        return Ok(found);
     }
     let cache = HubCache::of_process();
     let cached = cache.as_ref().map(|cache| cache.model(&name.id));
-    let snapshot = cached.as_ref().and_then(|cached| cached.snapshot(revision));
-    if let Some(found) = snapshot.map(|dir| in_snapshot(&dir, &name)).transpose()?.flatten() {
+    if let Some(cached) = &cached
+        && let Some(dir) = cached.snapshot(revision)
+        && let Some(found) = in_snapshot(&dir, &name)?
+    {
         info!("`{name}` is in the Hugging Face cache");
         debug!("it is `{}`", found.display());
         return Ok(found);
     }
     sws_hub::check_places().map_err(Error::Place)?;
-    let snapshots = cached.map_or(Vec::new(), |cached| snapshots(&cached, &name));
+    let snapshots = match &cached {
+        Some(cached) => snapshots(cached, &name),
+        None => Vec::new(),
+    };
     let similar = similar(&name, cache.as_ref());
     Err(Error::NotHere { path: path.to_owned(), name: Box::new(name), similar, snapshots })
 }
 
 /// Names of a model's snapshots by commit, if no branch decides between them.
 fn snapshots(cached: &CachedModel, name: &ModelName) -> Vec<ModelName> {
-    let has_it = |commit: &String| {
-        let found = cached.snapshot(Some(commit)).map(|dir| in_snapshot(&dir, name));
-        !matches!(found, None | Some(Ok(None)))
-    };
-    let commits = cached.commits().into_iter().filter(has_it);
-    commits.map(|commit| ModelName { revision: Some(commit), ..name.clone() }).collect()
+    let mut names = Vec::new();
+    for commit in cached.commits() {
+        let Some(dir) = cached.snapshot(Some(&commit)) else { continue };
+        if !matches!(in_snapshot(&dir, name), Ok(None)) {
+            names.push(ModelName { revision: Some(commit), ..name.clone() });
+        }
+    }
+    names
 }
 
 /// The model in a snapshot: the snapshot's directory, or one of its GGUF files.
@@ -80,20 +86,21 @@ fn in_snapshot(dir: &Path, name: &ModelName) -> Result<Option<PathBuf>> {
 /// A model on this machine whose name contains the typed one, or is contained in it. Never the
 /// typed name itself, nor an id that finds no model.
 fn similar(name: &ModelName, cache: Option<&HubCache>) -> Option<ModelId> {
-    let plain = |id: &ModelId| -> String {
-        let name = id.as_str().rsplit('/').next().unwrap_or("");
-        name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase()
-    };
     let typed = plain(&name.id);
     let is_bare = name.tag.is_none() && name.revision.is_none();
-    let helps = |known: &ModelId| {
-        *known != name.id || !is_bare && find(Path::new(known.as_str()), true).is_ok()
-    };
     let cached = cache.into_iter().flat_map(HubCache::models);
     let sharded = Library::of_process().into_iter().flat_map(|library| library.all());
     let mut known = cached.chain(sharded.map(|shards| shards.id));
     known.find(|id| {
         let known = plain(id);
-        !typed.is_empty() && (known.contains(&typed) || typed.contains(&known)) && helps(id)
+        !typed.is_empty()
+            && (known.contains(&typed) || typed.contains(&known))
+            && (*id != name.id || !is_bare && find(Path::new(id.as_str()), true).is_ok())
     })
+}
+
+/// The letters and digits of a model's name, without its owner.
+fn plain(id: &ModelId) -> String {
+    let name = id.as_str().rsplit('/').next().unwrap_or("");
+    name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase()
 }

@@ -43,9 +43,9 @@ impl Model {
             return Ok(());
         }
         let own = if self.is_sharded() { Manifest::hash_in(self.dir())? } else { None };
-        own.ok_or_else(|| {
-            self.error("it has no checksums by which copies on other drives could be verified; make shards of it with `sws shard`, or leave out --also")
-        })?;
+        if own.is_none() {
+            return Err(self.error("it has no checksums by which copies on other drives could be verified; make shards of it with `sws shard`, or leave out --also"));
+        }
         let all = ModelMirror::of_shards(self.dir(), self.manifest(), dirs, notice)?;
         self.set_mirrors(Mirrors { all, notice });
         Ok(())
@@ -53,8 +53,11 @@ impl Model {
 
     /// True if a directory has a copy of this model's shards.
     pub fn has_copy_in(&self, dir: &Path) -> bool {
-        let hash = |dir| Manifest::hash_in(dir).ok().flatten();
-        self.is_sharded() && hash(dir).is_some_and(|copy| hash(self.dir()) == Some(copy))
+        if !self.is_sharded() {
+            return false;
+        }
+        let Ok(Some(copy)) = Manifest::hash_in(dir) else { return false };
+        matches!(Manifest::hash_in(self.dir()), Ok(Some(own)) if own == copy)
     }
 
     /// The copies over which reads are spread, besides the model itself.
@@ -66,16 +69,17 @@ impl Model {
     pub(crate) fn open_mirrors(&self, kind: ReaderKind) -> Result<Vec<Mirror>> {
         let depth = StoreOptions::default().depth;
         let mirrors = self.mirrors();
-        let open = |mirror: &ModelMirror| {
+        let mut opened = Vec::with_capacity(mirrors.len());
+        for mirror in mirrors {
             let reader = kind.open_beside(self.manifest(), &mirror.dir, depth, mirrors.len());
-            Ok(Mirror {
+            opened.push(Mirror {
                 dir: mirror.dir.clone(),
                 reader: reader.map_err(Error::Reader)?,
                 files: mirror.files.clone(),
                 simulated: None,
-            })
-        };
-        mirrors.iter().map(open).collect()
+            });
+        }
+        Ok(opened)
     }
 }
 
@@ -95,22 +99,16 @@ impl ModelMirror {
         for dir in dirs {
             let place = dir.canonicalize().ok();
             if place.is_some() && known.contains(&place) {
-                return Err(of_copy(
+                return Err(Error::model(
                     dir,
                     "this copy is read already; give each once, and the model itself not at all",
                 ));
             }
             known.push(place);
-            let absent = |what: &str| {
-                notice(&format!(
-                    "`{}` {what}, so this copy of the model is left out; connect its drive, or make the copy with `sws mirror`",
-                    dir.display()
-                ));
-            };
             match Manifest::hash_in(dir) {
                 Ok(hash @ Some(_)) if hash == own => {}
                 Ok(Some(_)) => {
-                    return Err(of_copy(
+                    return Err(Error::model(
                         dir,
                         format!(
                             "these are not the shards of `{}`, but of another model or encoding; give a copy that `sws mirror` has made of it",
@@ -119,23 +117,25 @@ impl ModelMirror {
                     ));
                 }
                 Ok(None) => {
-                    absent(if dir.exists() { "has no manifest.json" } else { "does not exist" });
+                    let exists = dir.exists();
+                    let what = if exists { "has no manifest.json" } else { "does not exist" };
+                    notice(&left_out(dir, what));
                     continue;
                 }
                 Err(ManifestError::Read { cause, .. }) => {
-                    absent(&format!("cannot be read ({cause})"));
+                    notice(&left_out(dir, &format!("cannot be read ({cause})")));
                     continue;
                 }
                 Err(error) => return Err(error.into()),
             }
             let mirror = ModelMirror::of(manifest, dir);
             if mirror.bytes == 0 {
-                absent("has no shard");
+                notice(&left_out(dir, "has no shard"));
                 continue;
             }
             info!(
                 "a copy with {} of {} shards is read as well",
-                mirror.files.iter().filter(|has| **has).count(),
+                mirror.held(manifest).count(),
                 mirror.files.len()
             );
             all.push(mirror);
@@ -145,13 +145,17 @@ impl ModelMirror {
 
     /// The files in a directory that have their name and length.
     fn of(manifest: &Manifest, dir: &Path) -> ModelMirror {
-        let has = |file: &FileEntry| {
+        let mut bytes = 0;
+        let mut files = Vec::with_capacity(manifest.files.len());
+        for file in &manifest.files {
             let about = dir.join(&file.path).symlink_metadata();
-            about.is_ok_and(|about| about.is_file() && about.len() == file.len)
-        };
-        let files: Vec<bool> = manifest.files.iter().map(has).collect();
-        let mirror = ModelMirror { dir: dir.to_owned(), bytes: 0, files };
-        ModelMirror { bytes: mirror.held(manifest).map(|file| file.len).sum(), ..mirror }
+            let has = about.is_ok_and(|about| about.is_file() && about.len() == file.len);
+            if has {
+                bytes += file.len;
+            }
+            files.push(has);
+        }
+        ModelMirror { dir: dir.to_owned(), bytes, files }
     }
 
     /// The files of the manifest that the copy has.
@@ -163,6 +167,10 @@ impl ModelMirror {
     }
 }
 
-fn of_copy(dir: &Path, cause: impl Into<crate::Cause>) -> Error {
-    Error::Model { dir: dir.to_owned(), cause: cause.into() }
+/// The sentence about a copy that is absent or fails.
+fn left_out(dir: &Path, what: &str) -> String {
+    format!(
+        "`{}` {what}, so this copy of the model is left out; connect its drive, or make the copy with `sws mirror`",
+        dir.display()
+    )
 }

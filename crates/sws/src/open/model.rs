@@ -23,7 +23,7 @@ use sws_text::{
 };
 use tracing::info;
 
-use crate::error::{Cause, Lacking};
+use crate::error::{Cause, Lacking, of_model};
 use crate::open::mirrors::Mirrors;
 use crate::open::reading::{TokenizerReading, check_manifest};
 use crate::{Error, Result, locate};
@@ -73,11 +73,10 @@ impl Defaults {
     /// Resolves `options` against the defaults.
     pub fn generation(&self, options: &GenerationOptions) -> Result<Generation> {
         let Defaults { model, file } = self;
-        let resolved = Generation::resolve(file.as_deref(), &model.0.config, options);
-        resolved.map_err(|e| match e {
-            GenerationError::Option { .. } => Error::Generation(e),
-            e => model.error(e),
-        })
+        match Generation::resolve(file.as_deref(), &model.0.config, options) {
+            Err(e @ GenerationError::Option { .. }) => Err(Error::Generation(e)),
+            resolved => model.named(resolved),
+        }
     }
 }
 
@@ -131,8 +130,7 @@ impl Model {
         supply: Option<Arc<dyn Supply>>,
     ) -> Result<Model> {
         let Opened { manifest, config, dir, embedding } = opened;
-        let spec =
-            ModelSpec::of(&config).map_err(|e| in_dir(embedding.as_ref().unwrap_or(&dir), e))?;
+        let spec = of_model(embedding.as_ref().unwrap_or(&dir), ModelSpec::of(&config))?;
         let spec = spec.for_weights(&manifest);
         Ok(Model(Arc::new(ModelFiles {
             dir,
@@ -174,12 +172,15 @@ impl Model {
 
     /// Name of the remote source of the shards; `None` if they are on this machine.
     pub fn supplier(&self) -> Option<String> {
-        self.0.supply.as_ref().map(|supply| supply.name())
+        Some(self.0.supply.as_ref()?.name())
     }
 
     /// Heap bytes for downloading shards.
     pub(crate) fn supply_heap(&self) -> u64 {
-        self.0.supply.as_ref().map_or(0, |supply| supply.heap())
+        match &self.0.supply {
+            Some(supply) => supply.heap(),
+            None => 0,
+        }
     }
 
     /// True for a shard directory, false for a checkpoint.
@@ -195,7 +196,8 @@ impl Model {
 
     /// Bytes on the heap, if they are counted.
     pub(crate) fn heap(&self) -> Option<u64> {
-        self.0.heap.map(|heap| heap())
+        let heap = self.0.heap?;
+        Some(heap())
     }
 
     /// Reads the tokenizer, if there is one.
@@ -217,13 +219,16 @@ impl Model {
                 (gguf_text::tokenizer(&header, agrees), HEADER)
             }
         };
-        let read = read.map_err(|refused| match refused {
-            Refused::File(cause) => self.error_of(file, cause),
-            Refused::By(error) => error,
-        })?;
-        let Some(mut tokenizer) = read else { return Ok(None) };
-        tokenizer.limit(self.spec().vocab).map_err(|e| self.error_of(file, e))?;
-        Ok(Some(tokenizer))
+        let mut tokenizer = match read {
+            Ok(Some(tokenizer)) => tokenizer,
+            Ok(None) => return Ok(None),
+            Err(Refused::File(cause)) => return Err(self.error_of(file, cause)),
+            Err(Refused::By(error)) => return Err(error),
+        };
+        match tokenizer.limit(self.spec().vocab) {
+            Ok(()) => Ok(Some(tokenizer)),
+            Err(e) => Err(self.error_of(file, e)),
+        }
     }
 
     /// The tokens with which texts between a prefix and a suffix are filled in, if the model has
@@ -244,18 +249,20 @@ impl Model {
 
     /// Reads the chat template, or takes that of the model type. Fails for a model without one.
     pub fn chat_template(&self) -> Result<ChatTemplate> {
-        let config = match self.beside("tokenizer_config.json")? {
-            Some(config) => Some(config),
-            None => {
-                let config = self.beside(HEADER)?.map(|header| tokenizer_config_json(&header));
-                config.transpose().map_err(|e| self.error_of(HEADER, e))?
-            }
-        };
+        let mut config = self.beside("tokenizer_config.json")?;
+        if config.is_none()
+            && let Some(header) = self.beside(HEADER)?
+        {
+            let made = tokenizer_config_json(&header);
+            config = Some(made.map_err(|e| self.error_of(HEADER, e))?);
+        }
         let template = self.beside("chat_template.jinja")?;
         let found = ChatTemplate::from_files(config.as_deref(), template.as_deref());
-        let found = found.map_err(|e| self.error(e))?;
-        let found = found.or_else(|| ChatTemplate::of_model_type(self.spec().published_type()));
-        found.ok_or_else(|| self.error(Lacking::Template))
+        let found = self.named(found)?;
+        match found.or_else(|| ChatTemplate::of_model_type(self.spec().published_type())) {
+            Some(template) => Ok(template),
+            None => Err(self.error(Lacking::Template)),
+        }
     }
 
     /// Sets the copies of the shards on other drives.
@@ -303,27 +310,35 @@ impl Model {
     /// Describes the loss of precision of the weights. `None` if the encoding is exact.
     pub fn lossy(&self) -> Option<String> {
         let tensors = self.manifest().pieces.iter().flat_map(|piece| &piece.tensors);
-        let errors = tensors.filter_map(|tensor| tensor.error.map(|error| error.relative));
+        let errors = tensors.filter_map(|tensor| Some(tensor.error?.relative));
         let worst = errors.max_by(f64::total_cmp)?;
-        let encoding = self.manifest().encoding.map_or(String::new(), |e| format!(" in {e}"));
+        let encoding = match self.manifest().encoding {
+            Some(encoding) => format!(" in {encoding}"),
+            None => String::new(),
+        };
         Some(format!("weights{encoding}, relative error of a tensor up to {worst:.1e}"))
     }
 
     /// Refuses tokens that the model cannot process, before it is loaded.
     pub fn check(&self, tokens: &[u32]) -> Result<()> {
-        check_tokens(tokens, 0, self.spec().context, self.spec().vocab).map_err(|e| self.error(e))
+        self.named(check_tokens(tokens, 0, self.spec().context, self.spec().vocab))
+    }
+
+    /// Names the model in the error of a result.
+    pub(crate) fn named<T, E: Into<Cause>>(&self, result: Result<T, E>) -> Result<T> {
+        result.map_err(|cause| self.error(cause))
     }
 
     /// Returns an error that names the model.
     pub fn error(&self, cause: impl Into<Cause>) -> Error {
-        in_dir(&self.render(), cause)
+        Error::model(&self.render(), cause)
     }
 
     /// Returns an error that names a small file of the model.
     fn error_of(&self, file: &str, cause: impl Into<Cause>) -> Error {
         match self.0.embedding {
             Some(_) => self.error(cause),
-            None => in_dir(&self.render().join(file), cause),
+            None => Error::model(&self.render().join(file), cause),
         }
     }
 
@@ -342,12 +357,18 @@ impl Model {
         name: &str,
         fits: &dyn Fn(TokenizerReading) -> Result<()>,
     ) -> Result<Option<Vec<u8>>> {
-        let listed = self.manifest().copies.iter().find(|copy| copy.path == name);
-        let len = listed
-            .map(|copy| copy.len)
-            .or_else(|| Some(self.dir().join(name).metadata().ok()?.len()));
-        len.map_or(Ok(()), |len| fits(TokenizerReading::of_file(len)))?;
+        if let Some(len) = self.len_beside(name) {
+            fits(TokenizerReading::of_file(len))?;
+        }
         self.beside(name)
+    }
+
+    /// Length of a small file of the model, as the manifest lists it, or as it is.
+    fn len_beside(&self, name: &str) -> Option<u64> {
+        match self.manifest().copies.iter().find(|copy| copy.path == name) {
+            Some(copy) => Some(copy.len),
+            None => Some(self.dir().join(name).metadata().ok()?.len()),
+        }
     }
 
     /// The value of a key of the model's architecture in its GGUF file.
@@ -365,7 +386,7 @@ impl Model {
                 return Err(SmallFileError::Changed { path: path.clone() }.into());
             }
             let known = checkpoint.small_files()?.iter().any(|known| known == name);
-            return known.then(|| Ok(checkpoint.read_small(name)?)).transpose();
+            return if known { Ok(Some(checkpoint.read_small(name)?)) } else { Ok(None) };
         }
         Ok(self.manifest().read_small(self.dir(), name, self.0.cache.as_deref())?)
     }
@@ -425,10 +446,10 @@ impl Opened {
         if !path.join(MANIFEST_FILE).exists() {
             let checkpoint = checkpoint(path, cache)?;
             let config = checkpoint.config().clone();
-            let naming = sws_model::naming(&config).map_err(|e| in_dir(path, e))?;
+            let naming = of_model(path, sws_model::naming(&config))?;
             let manifest = Manifest::in_place(&*checkpoint, &*naming)?;
             let embeds = manifest.files.iter().any(|file| file.path.ends_with(".gguf"));
-            let embedding = embeds.then(|| path.to_owned());
+            let embedding = if embeds { Some(path.to_owned()) } else { None };
             let manifest = Arc::new(manifest);
             return Ok(Opened { manifest, config, dir: checkpoint.dir().to_owned(), embedding });
         }
@@ -437,9 +458,10 @@ impl Opened {
 
     /// Opens the model of a manifest, whose small files are in a directory.
     fn with(path: &Path, manifest: Arc<Manifest>, cache: Option<&Path>) -> Result<Opened> {
-        let config = manifest.read_small(path, CONFIG, cache)?;
-        let config = config.ok_or_else(|| Error::NoConfig { path: path.join(CONFIG) })?;
-        let config = Configuration::from_json(CONFIG, &config).map_err(|e| in_dir(path, e))?;
+        let Some(config) = manifest.read_small(path, CONFIG, cache)? else {
+            return Err(Error::NoConfig { path: path.join(CONFIG) });
+        };
+        let config = of_model(path, Configuration::from_json(CONFIG, &config))?;
         Ok(Opened { manifest, config, dir: path.to_owned(), embedding: None })
     }
 }
@@ -447,15 +469,18 @@ impl Opened {
 /// Opens a checkpoint. If its weights are missing, but its configuration is not supported either,
 /// the error is the configuration's.
 pub fn checkpoint(path: &Path, cache: Option<&Path>) -> Result<Box<dyn Checkpoint>> {
-    open_checkpoint(path, cache).map_err(|error| {
-        let lacks_weights =
-            matches!(error, CheckpointError::NoWeights { .. } | CheckpointError::Other { .. });
-        let config = lacks_weights.then(|| read_config(path).ok()).flatten();
-        match config.map(|config| sws_model::naming(&config)) {
-            Some(Err(refusal)) if is_unsupported(&refusal) => in_dir(path, refusal),
-            _ => error.into(),
-        }
-    })
+    let error = match open_checkpoint(path, cache) {
+        Ok(checkpoint) => return Ok(checkpoint),
+        Err(error) => error,
+    };
+    if matches!(error, CheckpointError::NoWeights { .. } | CheckpointError::Other { .. })
+        && let Ok(config) = read_config(path)
+        && let Err(refusal) = sws_model::naming(&config)
+        && is_unsupported(&refusal)
+    {
+        return Err(Error::model(path, refusal));
+    }
+    Err(error.into())
 }
 
 /// True if the only problem of a configuration is that it is not supported.
@@ -467,8 +492,4 @@ pub(crate) fn is_unsupported(invalid: &InvalidConfig) -> bool {
             | ConfigError::UnknownArchitecture { .. }
             | ConfigError::Projector
     )
-}
-
-fn in_dir(dir: &Path, cause: impl Into<Cause>) -> Error {
-    Error::Model { dir: dir.to_owned(), cause: cause.into() }
 }

@@ -18,16 +18,20 @@ impl Model {
         let place = path.canonicalize().ok();
         let stem = self.gguf_stem();
         if let Some(id) = in_cache(&path) {
-            return stem.map_or_else(|| id.to_string(), |stem| format!("{id}:{stem}"));
+            return match stem {
+                Some(stem) => format!("{id}:{stem}"),
+                None => id.to_string(),
+            };
         }
         if let Some(stem) = stem {
             return stem.to_owned();
         }
-        let is_it =
-            |shards: &LibraryShards| place.is_some() && shards.path.canonicalize().ok() == place;
-        let library = Library::of_process().into_iter().flat_map(|library| library.all());
-        if let Some(LibraryShards { id, form, .. }) = library.into_iter().find(is_it) {
-            return format!("{id}:{form}");
+        if let Some(library) = Library::of_process() {
+            for LibraryShards { id, form, path: dir, .. } in library.all() {
+                if place.is_some() && dir.canonicalize().ok() == place {
+                    return format!("{id}:{form}");
+                }
+            }
         }
         let name = last(&path).or_else(|| last(place.as_deref()?));
         name.unwrap_or_else(|| "model".to_owned())
@@ -37,7 +41,7 @@ impl Model {
     /// read from such a file.
     pub fn gguf_stem(&self) -> Option<&str> {
         let file = self.manifest().files.first()?;
-        gguf_model(&file.path).map(|(stem, _)| stem)
+        Some(gguf_model(&file.path)?.0)
     }
 }
 

@@ -16,7 +16,7 @@ pub(crate) fn counted<T>(model: &Model, make: impl FnOnce() -> T) -> (T, u64) {
 /// started. `tokenizer` is the size of the tokenizer on the heap.
 pub(crate) fn measure(model: &Model, tokenizer: u64) -> ProcessMemory {
     let whole = ProcessMemory::measure(model.dir(), model.manifest());
-    let process = match model.heap() {
+    let mut process = match model.heap() {
         None => whole,
         Some(used) => ProcessMemory {
             heap: used.saturating_sub(tokenizer),
@@ -26,7 +26,10 @@ pub(crate) fn measure(model: &Model, tokenizer: u64) -> ProcessMemory {
         },
     };
     let files = model.manifest().files.len() as u64;
-    model.mirrors().iter().fold(process, |process, _| process.with_drive(files))
+    for _ in model.mirrors() {
+        process = process.with_drive(files);
+    }
+    process
 }
 
 /// Bytes left in a budget for encoding a text before the model is loaded.

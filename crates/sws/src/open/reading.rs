@@ -61,9 +61,8 @@ impl TokenizerReading {
 /// before its contents are known.
 pub(super) fn check_manifest(dir: &Path, ram: Option<RamBudget>) -> Result<()> {
     let path = dir.join(MANIFEST_FILE);
-    let (Some(room), Ok(about)) = (ram.and_then(ReadingRoom::of), path.metadata()) else {
-        return Ok(());
-    };
+    let Some(room) = ram.and_then(ReadingRoom::of) else { return Ok(()) };
+    let Ok(about) = path.metadata() else { return Ok(()) };
     let len = about.len();
     let budget = room.budget;
     if len <= room.left {

@@ -72,8 +72,15 @@ impl TextCodec {
         let Some(tokenizer) = self.tokenizer() else {
             return Vec::new();
         };
-        let ids = format.markers().into_iter().filter_map(|marker| tokenizer.id(marker));
-        ids.filter(|&id| tokenizer.is_special(id)).collect()
+        let mut ids = Vec::new();
+        for marker in format.markers() {
+            if let Some(id) = tokenizer.id(marker)
+                && tokenizer.is_special(id)
+            {
+                ids.push(id);
+            }
+        }
+        ids
     }
 
     /// Size of the tokenizer on the heap.
@@ -120,23 +127,27 @@ impl TextCodec {
 
     /// Encodes a text; `special` adds the tokens that the tokenizer puts around it.
     pub fn encode(&self, model: &Model, text: &str, special: bool) -> Result<Vec<u32>> {
-        let tokenizer = self.tokenizer.as_ref().ok_or_else(|| model.error(Lacking::Tokenizer))?;
-        tokenizer.encode(text, special).map_err(|e| model.error(e))
+        model.named(self.required(model)?.encode(text, special))
     }
 
     /// Decodes the tokens of a text at a position. Special tokens have no text.
     pub fn decode(&self, model: &Model, tokens: &[u32], position: Position) -> Result<String> {
-        let tokenizer = self.tokenizer.as_ref().ok_or_else(|| model.error(Lacking::Tokenizer))?;
-        let mut detokenizer = Detokenizer::new(tokenizer, position, true);
+        let mut detokenizer = Detokenizer::new(self.required(model)?, position, true);
         let mut text = String::new();
-        tokens.iter().for_each(|&token| detokenizer.push(token, &mut text));
+        for &token in tokens {
+            detokenizer.push(token, &mut text);
+        }
         detokenizer.finish(&mut text);
         Ok(text)
     }
 
     /// Encodes the output of a chat template.
     pub fn encode_prompt(&self, model: &Model, prompt: &ChatPrompt) -> Result<Vec<u32>> {
-        let tokenizer = self.tokenizer.as_ref().ok_or_else(|| model.error(Lacking::Tokenizer))?;
-        tokenizer.encode_prompt(prompt).map_err(|e| model.error(e))
+        model.named(self.required(model)?.encode_prompt(prompt))
+    }
+
+    /// The tokenizer. Fails for a model without one.
+    fn required(&self, model: &Model) -> Result<&Tokenizer> {
+        self.tokenizer().ok_or_else(|| model.error(Lacking::Tokenizer))
     }
 }

@@ -33,14 +33,14 @@ impl Format {
     pub fn of(self, kind: PieceKind) -> Encoding {
         let expert = matches!(kind, PieceKind::Expert(_));
         let outside = matches!(kind, PieceKind::Embed | PieceKind::LmHead);
-        let stored = |published| quantised_as(published, encoding_of(kind, self.plain));
-        match self.quantised {
-            Some((encoding, _)) if expert => stored(encoding),
+        let published = match self.quantised {
+            Some((encoding, _)) if expert => encoding,
             Some((encoding, Scope::Layers) | (_, Scope::ExpertsAnd(encoding))) if !outside => {
-                stored(encoding)
+                encoding
             }
-            _ => self.plain,
-        }
+            _ => return self.plain,
+        };
+        quantised_as(published, encoding_of(kind, self.plain))
     }
 }
 
@@ -63,30 +63,29 @@ const QUANTISED: &str = "quantization_config";
 pub(super) fn published(
     config: &Configuration,
 ) -> Result<Option<(Encoding, Scope)>, UnknownFormat> {
-    let within = |map: &BTreeMap<String, Value>| {
-        map.get(QUANTISED).filter(|value| !value.is_null()).cloned()
-    };
     let text = config.entries.get("text_config").and_then(Value::as_map);
-    let Some(value) = within(&config.entries).or_else(|| within(text?)) else { return Ok(None) };
+    let value = quantisation(&config.entries).or_else(|| quantisation(text?));
+    let Some(value) = value else { return Ok(None) };
     // Most configurations of DeepSeek V4 have the type outside the entry.
-    let dtype =
-        |map: &BTreeMap<String, Value>| map.get("expert_dtype")?.as_str().map(str::to_owned);
-    let dtype = value.as_map().and_then(dtype).or_else(|| dtype(&config.entries));
-    let model = |map: &BTreeMap<String, Value>| {
-        let is_named = |name: &str| name.starts_with("inkling2");
-        map.get("model_type").and_then(Value::as_str).is_some_and(is_named)
-    };
-    let of_inkling2 = model(&config.entries) || text.is_some_and(model);
-    let found = match quantised(&value, of_inkling2) {
-        Some((Encoding::Fp8(Fp8Scales::Squares), Scope::Layers))
-            if dtype.as_deref() == Some("fp4") =>
-        {
+    let dtype = value.as_map().and_then(expert_dtype).or(expert_dtype(&config.entries));
+    let of_inkling2 = is_inkling2(&config.entries) || text.is_some_and(is_inkling2);
+    let found = match quantised(value, of_inkling2) {
+        Some((Encoding::Fp8(Fp8Scales::Squares), Scope::Layers)) if dtype == Some("fp4") => {
             let others = Encoding::Fp8(Fp8Scales::SquaresE8m0);
             Some((Encoding::Mxfp4, Scope::ExpertsAnd(others)))
         }
         found => found,
     };
     found.map(Some).ok_or(UnknownFormat)
+}
+
+/// The entry about quantised matrices, if there is one.
+fn quantisation(entries: &BTreeMap<String, Value>) -> Option<&Value> {
+    entries.get(QUANTISED).filter(|value| !value.is_null())
+}
+
+fn expert_dtype(entries: &BTreeMap<String, Value>) -> Option<&str> {
+    entries.get("expert_dtype")?.as_str()
 }
 
 /// A quantised checkpoint whose size is not known.
@@ -111,6 +110,12 @@ fn quantised(config: &Value, of_inkling2: bool) -> Option<(Encoding, Scope)> {
         method @ ("awq" | "gptq") => along_columns(config, method == "gptq"),
         _ => None,
     }
+}
+
+/// True for a configuration of Inkling 2, or of its language model.
+fn is_inkling2(config: &BTreeMap<String, Value>) -> bool {
+    let kind = config.get("model_type").and_then(Value::as_str);
+    kind.is_some_and(|kind| kind.starts_with("inkling2"))
 }
 
 /// All matrices of layers except those of excluded modules, in blocks of 32 columns. Of modules that
@@ -143,8 +148,7 @@ fn large<'a>(modules: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 
 /// The matrices of layers without those of excluded modules. `None` if only some layers have them.
 fn without(excluded: &[&str]) -> Option<Scope> {
-    let has = |part: &str| excluded.iter().any(|name| name.contains(part));
-    let scope = match (has("self_attn"), has("shared_expert")) {
+    let scope = match (any_has(excluded, "self_attn"), any_has(excluded, "shared_expert")) {
         (true, true) => Scope::Experts,
         (false, false) => Scope::Layers,
         _ => return None,
@@ -156,10 +160,9 @@ fn without(excluded: &[&str]) -> Option<Scope> {
 /// AWQ and GPTQ: all matrices of layers except those of excluded modules. Shards of these formats
 /// have about as many bytes.
 fn along_columns(config: &BTreeMap<String, Value>, gptq: bool) -> Option<(Encoding, Scope)> {
-    let number = |keys: [&str; 2]| keys.iter().find_map(|key| config.get(*key));
-    let bits = number(["bits", "w_bit"]);
-    let group = number(["group_size", "q_group_size"]);
-    if bits.is_none_or(|bits| bits.as_u64() != Some(4)) {
+    let bits = config.get("bits").or(config.get("w_bit"));
+    let group = config.get("group_size").or(config.get("q_group_size"));
+    if bits.and_then(Value::as_u64) != Some(4) {
         return None;
     }
     let order = gptq && config.get("desc_act").and_then(Value::as_bool).unwrap_or(false);
@@ -186,14 +189,22 @@ fn along_columns(config: &BTreeMap<String, Value>, gptq: bool) -> Option<(Encodi
     Some((Encoding::Int4(groups), without(&large(excluded.into_iter()))?))
 }
 
+/// True if any of the names contains this part.
+fn any_has(names: &[&str], part: &str) -> bool {
+    names.iter().any(|name| name.contains(part))
+}
+
 /// A single group of matrices: all except the ignored names.
 fn packed(config: &BTreeMap<String, Value>) -> Option<(Encoding, Scope)> {
     let groups = config.get("config_groups")?.as_map()?;
-    let group = groups.values().next().filter(|_| groups.len() == 1)?.as_map()?;
+    if groups.len() != 1 {
+        return None;
+    }
+    let group = groups.values().next()?.as_map()?;
     let weights = group.get("weights")?.as_map()?;
-    let number = |key| weights.get(key)?.as_u64();
-    let format = config.get("format")?.as_str()?;
-    let encoding = match (format, number("num_bits")?, number("group_size")?) {
+    let bits = weights.get("num_bits")?.as_u64()?;
+    let group_size = weights.get("group_size")?.as_u64()?;
+    let encoding = match (config.get("format")?.as_str()?, bits, group_size) {
         ("pack-quantized", 4, 32) => Encoding::Int4(Int4Groups::Symmetric32),
         ("pack-quantized", 4, 128) => Encoding::Int4(Int4Groups::Symmetric128),
         ("nvfp4-pack-quantized", 4, 16) => Encoding::Nvfp4(Nvfp4Scale::Divided),
@@ -203,10 +214,12 @@ fn packed(config: &BTreeMap<String, Value>) -> Option<(Encoding, Scope)> {
     // The ignored names are module names or regular expressions for them.
     let ignored: Vec<&str> =
         config.get("ignore")?.as_list()?.iter().flat_map(Value::as_str).collect();
-    let has = |part: &str| ignored.iter().any(|name| name.contains(part));
-    let scope = match (has("lm_head"), has("self_attn"), has("shared_expert")) {
-        (true, true, true) => Scope::Experts,
-        (true, false, false) => Scope::Layers,
+    if !any_has(&ignored, "lm_head") {
+        return None;
+    }
+    let scope = match (any_has(&ignored, "self_attn"), any_has(&ignored, "shared_expert")) {
+        (true, true) => Scope::Experts,
+        (false, false) => Scope::Layers,
         _ => return None,
     };
     Some((encoding, scope))

@@ -12,8 +12,9 @@ use sws_format::{
 use sws_kernels::Encoding;
 use sws_model::{Description, ForwardState, InvalidConfig, Inventory, KvPrecision, ModelSpec};
 
+use crate::error::of_model;
 use crate::open::model::is_unsupported;
-use crate::{Cause, Computing, Dry, Error, Model, Result};
+use crate::{Computing, Dry, Error, Model, Result};
 use format::UnknownFormat;
 pub use format::{Format, Scope};
 
@@ -103,7 +104,7 @@ impl Outline {
             Err(refusal) if is_unsupported(&refusal) => {
                 (ModelSpec::of(&format::plain(config)).ok(), Some(refusal))
             }
-            Err(damage) => return Err(in_config(path, damage)),
+            Err(damage) => return Err(Error::model(path, damage)),
         };
         Ok(Outline {
             path: path.to_owned(),
@@ -128,7 +129,7 @@ impl Outline {
     pub fn supported(self) -> Result<Outline> {
         match self.refusal {
             None => Ok(self),
-            Some(refusal) => Err(in_config(&self.path, refusal)),
+            Some(refusal) => Err(Error::model(&self.path, refusal)),
         }
     }
 
@@ -154,7 +155,7 @@ impl Outline {
     /// Memory for the KV cache and other states of a sequence; `None` if the model is not
     /// supported.
     pub fn sequence(&self, kv: KvPrecision) -> Option<SequenceBytes> {
-        self.spec.as_ref().map(|spec| SequenceBytes::of(spec, kv))
+        Some(SequenceBytes::of(self.spec.as_ref()?, kv))
     }
 
     /// Measures how long this machine computes a token of the model in a format. `None` if that is
@@ -169,18 +170,15 @@ impl Outline {
     pub fn footprint(&self, format: Format, options: PlanOptions) -> Result<Footprint> {
         let spec = match (&self.spec, &self.refusal) {
             (Some(spec), _) => spec,
-            (None, Some(refusal)) => return Err(in_config(&self.path, refusal.to_string())),
+            (None, Some(refusal)) => return Err(Error::model(&self.path, refusal.to_string())),
             (None, None) => unreachable!("a configuration is accepted or refused"),
         };
-        let failed = |cause: Cause| in_config(&self.path, cause);
-        let manifest = spec
-            .outline(|kind| encoding_of(kind, format.of(kind)))
-            .map_err(|e| failed(e.into()))?;
-        let inventory = Inventory::new(spec, &manifest).map_err(|e| failed(e.into()))?;
+        let manifest = spec.outline(|kind| encoding_of(kind, format.of(kind)));
+        let manifest = of_model(&self.path, manifest)?;
+        let inventory = of_model(&self.path, Inventory::new(spec, &manifest))?;
         let process = typical(spec, &manifest);
-        let planner = Planner::new(spec, &inventory, &manifest, process, options)
-            .map_err(|e| failed(e.into()))?;
-        Ok(Footprint::with(&manifest, planner))
+        let planner = Planner::new(spec, &inventory, &manifest, process, options);
+        Ok(Footprint::with(&manifest, of_model(&self.path, planner)?))
     }
 }
 
@@ -202,31 +200,34 @@ impl Footprint {
     pub fn of(model: &Model, options: PlanOptions) -> Result<Footprint> {
         let spec = model.spec();
         let manifest = model.manifest();
-        let inventory = Inventory::new(spec, manifest).map_err(|e| model.error(e))?;
+        let inventory = model.named(Inventory::new(spec, manifest))?;
         let process = typical(spec, manifest);
-        let planner = Planner::new(spec, &inventory, manifest, process, options)
-            .map_err(|e| model.error(e))?;
-        Ok(Footprint::with(manifest, planner))
+        let planner = Planner::new(spec, &inventory, manifest, process, options);
+        Ok(Footprint::with(manifest, model.named(planner)?))
     }
 
     fn with(manifest: &Manifest, planner: Planner) -> Footprint {
-        let sum = |kinds: &dyn Fn(PieceKind) -> bool| {
-            let pieces = manifest.pieces.iter().filter(|piece| kinds(piece.id.kind()));
-            pieces.map(|piece| piece.stored_bytes()).fold(0, u64::saturating_add)
-        };
-        let other = |kind| matches!(kind, PieceKind::Expert(_) | PieceKind::Table(_));
-        let infrastructure = sum(&|kind| !other(kind));
-        let bytes = infrastructure.saturating_add(sum(&other));
+        let mut infrastructure = 0_u64;
+        let mut others = 0_u64;
+        for piece in &manifest.pieces {
+            let sum = match piece.id.kind() {
+                PieceKind::Expert(_) | PieceKind::Table(_) => &mut others,
+                _ => &mut infrastructure,
+            };
+            *sum = sum.saturating_add(piece.stored_bytes());
+        }
+        let bytes = infrastructure.saturating_add(others);
         Footprint { bytes, infrastructure, layer_tables: planner.layer_tables(), planner }
     }
 
     /// The smallest budget with which a token reads nothing from disk except rows of the tables of
     /// layers, in whole MiB; `None` if there is none.
     pub fn in_memory(&self) -> Option<u64> {
-        let enough = |plan: &Plan| plan.per_token.is_in_memory();
         let most = self.smallest().checked_add(self.bytes.checked_mul(2)?)?.checked_add(ROOM)?;
-        enough(&self.planner.plan(most).ok()?).then_some(())?;
-        let found = self.planner.smallest_with(most, MIB, enough).ok()?;
+        if !is_in_memory(&self.planner.plan(most).ok()?) {
+            return None;
+        }
+        let found = self.planner.smallest_with(most, MIB, is_in_memory).ok()?;
         Some(found.next_multiple_of(MIB).max(self.smallest()))
     }
 
@@ -241,10 +242,15 @@ impl Footprint {
     }
 }
 
+fn is_in_memory(plan: &Plan) -> bool {
+    plan.per_token.is_in_memory()
+}
+
 /// True for a file that begins as a JSON object does, whatever its name.
 fn is_json(path: &Path) -> bool {
+    let Ok(file) = open_regular(path) else { return false };
     let mut first = Vec::new();
-    let read = open_regular(path).and_then(|file| file.take(256).read_to_end(&mut first));
+    let read = file.take(256).read_to_end(&mut first);
     let mut words = first.iter().filter(|byte| !byte.is_ascii_whitespace());
     read.is_ok() && words.next() == Some(&b'{') && matches!(words.next(), Some(b'"' | b'}') | None)
 }
@@ -265,8 +271,4 @@ fn typical(spec: &ModelSpec, manifest: &Manifest) -> ProcessMemory {
         kernel: 8 * MIB,
         peak: 0,
     }
-}
-
-fn in_config(path: &Path, cause: impl Into<Cause>) -> Error {
-    Error::Model { dir: path.to_owned(), cause: cause.into() }
 }

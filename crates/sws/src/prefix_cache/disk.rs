@@ -47,7 +47,7 @@ impl PrefixDisk {
     /// Everything that determines the computed states of given tokens: the model's weights, the
     /// options that change results, and the program.
     pub fn identity(model: &Model, options: &Options) -> io::Result<Vec<String>> {
-        let in_place = (!model.is_sharded()).then(|| model.dir());
+        let in_place = if model.is_sharded() { None } else { Some(model.dir()) };
         let program = env::current_exe()?;
         let about = fs::metadata(&program)?;
         Ok(vec![
@@ -86,8 +86,10 @@ impl PrefixDisk {
     fn of(mut blobs: Blobs, identity: &[String], keys: &[String]) -> PrefixDisk {
         let parts: Vec<&[u8]> = identity.iter().map(String::as_bytes).collect();
         let base = BlobName::of(&parts);
-        let keys = keys.iter().map(|key| base.then(key.as_bytes()));
-        let bases: Vec<BlobName> = [base].into_iter().chain(keys).collect();
+        let mut bases = vec![base];
+        for key in keys {
+            bases.push(base.then(key.as_bytes()));
+        }
         let owners = bases.clone();
         let faults = blobs.faults();
         let counts =
@@ -180,28 +182,38 @@ impl PrefixDisk {
     /// Writes the next missing block of a prefix, or its end. Returns false if nothing is missing,
     /// or if writing has stopped.
     pub(crate) fn store(&mut self, entry: &PrefixEntry) -> bool {
-        let chain = self.chain(&entry.tokens, entry.owner).filter(|_| self.writes);
-        let Some(chain) = chain else { return false };
+        let Some(chain) = self.chain(&entry.tokens, entry.owner) else { return false };
+        if !self.writes {
+            return false;
+        }
         let names = names(&chain, &entry.tokens);
         self.blobs.used(&names);
-        let missing = names.iter().position(|name| !self.blobs.has(name));
-        let written = missing.is_some_and(|number| {
-            let prefix = &entry.prefix;
-            let written = self.blobs.put(&names[number], |to| match number < prefix.blocks() {
-                true => prefix.write_block(number, to),
-                false => prefix.write_end(to),
-            });
-            written.unwrap_or_else(|error| {
-                // A directory in the place of one file does not affect other files.
-                self.writes = matches!(error, BlobsError::Occupied(_));
-                self.fault(error);
-                false
-            })
-        });
+        let written = match names.iter().position(|name| !self.blobs.has(name)) {
+            Some(number) => self.put(&names[number], &entry.prefix, number),
+            None => false,
+        };
         if !written {
             self.blobs.note_uses(&names);
         }
         written
+    }
+
+    /// Writes a block of a prefix, or its end after the last block. Returns false if it was not
+    /// written.
+    fn put(&mut self, name: &BlobName, prefix: &Prefix, number: usize) -> bool {
+        let written = self.blobs.put(name, |to| match number < prefix.blocks() {
+            true => prefix.write_block(number, to),
+            false => prefix.write_end(to),
+        });
+        match written {
+            Ok(written) => written,
+            Err(error) => {
+                // A directory in the place of one file does not affect other files.
+                self.writes = matches!(error, BlobsError::Occupied(_));
+                self.fault(error);
+                false
+            }
+        }
     }
 
     fn get(
@@ -209,10 +221,13 @@ impl PrefixDisk {
         name: &BlobName,
         contents: impl FnMut(&mut dyn io::Read) -> io::Result<()>,
     ) -> bool {
-        self.blobs.get(name, contents).unwrap_or_else(|error| {
-            self.fault(error);
-            false
-        })
+        match self.blobs.get(name, contents) {
+            Ok(found) => found,
+            Err(error) => {
+                self.fault(error);
+                false
+            }
+        }
     }
 
     fn fault(&mut self, error: BlobsError) {

@@ -118,6 +118,22 @@ impl<P> PrefixEntry<P> {
         let times = f64::from(self.uses) + once_more;
         self.tokens.len() as f64 * times / self.bytes.max(1) as f64
     }
+
+    /// True if this is the state of an identical earlier text.
+    fn answers(&self, prompt: &[u32], owner: u64, key: &AnswerKey) -> bool {
+        let Some(KnownAnswer { key: before, made }) = &self.answer else { return false };
+        self.owner == owner
+            && self.tokens.len() + 1 == prompt.len() + made.len()
+            && self.tokens.starts_with(prompt)
+            && before == key
+    }
+
+    /// True if another prefix makes this one useless.
+    fn is_useless_beside(&self, other: &PrefixEntry<P>, goes_back: bool) -> bool {
+        self.owner == other.owner
+            && (goes_back || self.tokens.len() == other.tokens.len())
+            && other.tokens.starts_with(&self.tokens)
+    }
 }
 
 impl<P> PrefixCache<P> {
@@ -140,10 +156,14 @@ impl<P> PrefixCache<P> {
 
     /// Bytes of all token ids.
     pub(crate) fn token_bytes(&self) -> u64 {
-        let tokens = |entry: &PrefixEntry<P>| {
-            entry.tokens.len() + entry.answer.as_ref().map_or(0, |answer| answer.made.len())
-        };
-        (self.entries.iter().map(tokens).sum::<usize>() * size_of::<u32>()) as u64
+        let mut tokens = 0;
+        for entry in &self.entries {
+            tokens += entry.tokens.len();
+            if let Some(answer) = &entry.answer {
+                tokens += answer.made.len();
+            }
+        }
+        (tokens * size_of::<u32>()) as u64
     }
 
     pub(crate) fn get(&self, at: usize) -> &PrefixEntry<P> {
@@ -163,36 +183,44 @@ impl<P> PrefixCache<P> {
         owner: u64,
         goes_back: bool,
     ) -> Option<(usize, usize)> {
-        let of_owner = self.entries.iter().enumerate().filter(|(_, entry)| entry.owner == owner);
-        let known = of_owner.map(|(at, entry)| (at, common(prompt, &entry.tokens), entry));
-        known
-            .filter(|(_, len, entry)| *len > 0 && (goes_back || *len == entry.tokens.len()))
-            .map(|(at, len, _)| (at, len))
-            .max_by_key(|&(_, len)| len)
+        let mut best: Option<(usize, usize)> = None;
+        for (at, entry) in self.entries.iter().enumerate() {
+            if entry.owner != owner {
+                continue;
+            }
+            let len = common(prompt, &entry.tokens);
+            let helps = len > 0 && (goes_back || len == entry.tokens.len());
+            // Of equally long ones, the last.
+            if helps && best.is_none_or(|(_, most)| len >= most) {
+                best = Some((at, len));
+            }
+        }
+        best
     }
 
     /// The largest number of first tokens that a prompt shares with any prefix of its owner.
     pub(crate) fn most_common(&self, prompt: &[u32], owner: u64) -> usize {
-        let of_owner = self.entries.iter().filter(|entry| entry.owner == owner);
-        of_owner.map(|entry| common(prompt, &entry.tokens)).max().unwrap_or(0)
+        let mut most = 0;
+        for entry in &self.entries {
+            if entry.owner == owner {
+                most = most.max(common(prompt, &entry.tokens));
+            }
+        }
+        most
     }
 
     /// The place of an identical earlier text.
     pub(crate) fn find_answer(&self, prompt: &[u32], owner: u64, key: &AnswerKey) -> Option<usize> {
-        self.entries.iter().position(|entry| {
-            entry.answer.as_ref().is_some_and(|KnownAnswer { key: before, made }| {
-                entry.owner == owner
-                    && entry.tokens.len() + 1 == prompt.len() + made.len()
-                    && entry.tokens.starts_with(prompt)
-                    && before == key
-            })
-        })
+        self.entries.iter().position(|entry| entry.answers(prompt, owner, key))
     }
 
     /// Keeps the latest state of a text that has ended, instead of replacing it later.
     pub(crate) fn end_trail(&mut self, number: usize) {
-        let of_text = self.entries.iter_mut().filter(|entry| entry.trail == Some(number));
-        of_text.for_each(|entry| entry.trail = None);
+        for entry in &mut self.entries {
+            if entry.trail == Some(number) {
+                entry.trail = None;
+            }
+        }
     }
 
     /// Adds a prefix. It replaces prefixes that it makes useless, and the previous state of its
@@ -201,17 +229,12 @@ impl<P> PrefixCache<P> {
         if entry.tokens.is_empty() {
             return;
         }
-        let same = |a: &PrefixEntry<P>, b: &PrefixEntry<P>| {
-            a.owner == b.owner && (goes_back || a.tokens.len() == b.tokens.len())
-        };
-        let useless = |less: &PrefixEntry<P>, more: &PrefixEntry<P>| {
-            same(less, more) && more.tokens.starts_with(&less.tokens)
-        };
-        if entry.answer.is_none() && self.entries.iter().any(|other| useless(&entry, other)) {
+        let mut others = self.entries.iter();
+        if entry.answer.is_none() && others.any(|other| entry.is_useless_beside(other, goes_back)) {
             return;
         }
         self.entries.retain(|other| {
-            let goes = useless(other, &entry);
+            let goes = other.is_useless_beside(&entry, goes_back);
             if goes {
                 entry.uses = entry.uses.max(other.uses);
                 entry.is_stored |= other.is_stored && other.tokens.len() == entry.tokens.len();
@@ -256,8 +279,8 @@ impl<P> PrefixCache<P> {
 
     /// Drops the least valuable prefix. Returns false if there is none.
     pub(crate) fn drop_one(&mut self) -> bool {
-        let worth = |at: &usize| self.entries[*at].worth;
-        let least = (0..self.entries.len()).min_by(|a, b| worth(a).total_cmp(&worth(b)));
+        let places = 0..self.entries.len();
+        let least = places.min_by(|&a, &b| self.entries[a].worth.total_cmp(&self.entries[b].worth));
         let Some(at) = least else { return false };
         self.age = self.entries.remove(at).worth;
         true

@@ -76,11 +76,10 @@ impl Conversation {
 
     /// Removes the oldest question and its answer, unless it is the last. Returns true if there was one.
     pub fn forget_oldest(&mut self) -> bool {
-        let mut questions =
-            self.messages.iter().enumerate().filter(|(_, message)| message.role == USER);
-        let first = questions.next().map(|(place, _)| place);
-        let second = questions.next().map(|(place, _)| place);
-        let (Some(first), Some(second)) = (first, second) else { return false };
+        let places = 0..self.messages.len();
+        let mut questions = places.filter(|&place| self.messages[place].role == USER);
+        let Some(first) = questions.next() else { return false };
+        let Some(second) = questions.next() else { return false };
         self.messages.drain(first..second);
         true
     }
@@ -88,8 +87,8 @@ impl Conversation {
     /// Removes the last question and its answer. Returns the question, if there is one.
     pub fn undo(&mut self) -> Option<String> {
         let last = self.messages.iter().rposition(|message| message.role == USER)?;
-        let removed = self.messages.drain(last..).next();
-        removed.map(|question| question.content)
+        let question = self.messages.drain(last..).next()?;
+        Some(question.content)
     }
 }
 
@@ -131,7 +130,7 @@ impl LoadedModel {
             ..ChatOptions::default()
         };
         let prompt = conversation.template.prompt(messages, &options);
-        prompt.map_err(|e| self.model.error(e))
+        self.model.named(prompt)
     }
 
     /// Answers `text` in a conversation. When the answer ends or is dropped, message and answer are

@@ -151,7 +151,7 @@ impl LoadedModel {
             policy: about.policy,
             load_seconds: (about.load + about.tokenizer).as_secs_f64(),
             tokenizer_seconds: about.tokenizer.as_secs_f64(),
-            first_token_seconds: generated.first_token.map(|time| time.as_secs_f64()),
+            first_token_seconds: generated.first_token.as_ref().map(Duration::as_secs_f64),
             prompt: generated.prompt,
             generation: generated.generation,
             cost: generated.cost.clone(),
@@ -168,9 +168,10 @@ impl LoadedModel {
 
     /// Memory for encoding texts: the bytes reserved by the plan, or free memory without one.
     pub(crate) fn working_bytes(&self) -> u64 {
-        let planned = self.plan.as_ref().map(|plan| plan.ledger.get(MemoryUse::Encoding));
-        let free = || SystemMemory::now().map(|memory| memory.available);
-        planned.or_else(free).unwrap_or(u64::MAX)
+        match &self.plan {
+            Some(plan) => plan.ledger.get(MemoryUse::Encoding),
+            None => SystemMemory::now().map_or(u64::MAX, |memory| memory.available),
+        }
     }
 }
 

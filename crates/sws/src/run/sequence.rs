@@ -240,7 +240,10 @@ impl Sequence {
         if sequence == 0 {
             self.tokens.clear();
         }
-        self.lm.streamer().is_some_and(|streamer| streamer.begin_with(sequence, prefix, len))
+        match self.lm.streamer() {
+            Some(streamer) => streamer.begin_with(sequence, prefix, len),
+            None => false,
+        }
     }
 }
 

@@ -2,10 +2,18 @@
 
 use std::time::Duration;
 
-use sws_engine::{Counters, Gauge, Metrics};
+use sws_engine::{Counters, Gauge, Metrics, Waiter};
 use sws_format::Clock;
 
 use crate::{Cost, Pace};
+
+/// The clock of a waiter, or the real one.
+pub(crate) fn clock_of(waiter: Option<&Waiter>) -> Clock {
+    match waiter {
+        Some(waiter) => waiter.clock().clone(),
+        None => Clock::real(),
+    }
+}
 
 /// Measures the time and cost of a text.
 #[derive(Debug)]

@@ -17,11 +17,10 @@ impl<'a> Turn<'a> {
 
     /// Adds the answer.
     pub(crate) fn answered(self, made: &Generated) {
-        let reasoning = Some(&made.reasoning).filter(|reasoning| !reasoning.is_empty());
-        self.0.push(Message {
-            reasoning_content: reasoning.cloned(),
-            ..Message::new(ASSISTANT, made.text.clone())
-        });
+        let mut message = Message::new(ASSISTANT, made.text.clone());
+        message.reasoning_content =
+            if made.reasoning.is_empty() { None } else { Some(made.reasoning.clone()) };
+        self.0.push(message);
     }
 
     /// Removes the message that has no answer.

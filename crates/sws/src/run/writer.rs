@@ -7,7 +7,7 @@ use sws_text::{
 };
 
 use crate::run::repeats::RepeatGuard;
-use crate::{End, Error, Generated, Piece, Result};
+use crate::{End, Generated, Piece, Result};
 
 /// Chooses the tokens of a text from their logits, and ends the text.
 #[derive(Debug)]
@@ -38,12 +38,16 @@ impl<'m> TokenWriter<'m> {
         if let Some((tokenizer, _)) = tokenizer {
             sampler.break_at(tokenizer);
         }
-        prompt.iter().try_for_each(|tokens| sampler.prompt(tokens)).map_err(|e| match e {
-            SampleError::Outside { id, vocab_size } => {
-                ForwardError::UnknownToken { token: id, last: vocab_size - 1 }.into()
+        for tokens in prompt {
+            match sampler.prompt(tokens) {
+                Err(SampleError::Outside { id, vocab_size }) => {
+                    return Err(
+                        ForwardError::UnknownToken { token: id, last: vocab_size - 1 }.into()
+                    );
+                }
+                recorded => recorded?,
             }
-            error => Error::from(error),
-        })?;
+        }
         let stop_tokens = &generation.stop_tokens;
         let stop_strings = &generation.stop_strings;
         let text = tokenizer.map(|(tokenizer, position)| {
@@ -144,17 +148,22 @@ impl<'m> TokenWriter<'m> {
             None if self.stop_tokens.contains(&token) => Some(Finish::Token(token)),
             None => None,
         };
-        let mut end = finish.map(|finish| match finish {
-            Finish::Token(_) => End::StopToken,
-            Finish::String => End::StopString,
-        });
+        let mut end = match finish {
+            Some(Finish::Token(_)) => Some(End::StopToken),
+            Some(Finish::String) => Some(End::StopString),
+            None => None,
+        };
         if end.is_none()
             && let Some(constraint) = &mut self.constraint
         {
             constraint.take(token)?;
             if constraint.is_complete() {
-                let stopped = self.text.as_mut().and_then(|stream| stream.finish(&mut text));
-                end = Some(stopped.map_or(End::Complete, |_| End::StopString));
+                end = Some(End::Complete);
+                if let Some(stream) = &mut self.text
+                    && stream.finish(&mut text).is_some()
+                {
+                    end = Some(End::StopString);
+                }
             }
         }
         if let Some(guard) = &mut self.guard

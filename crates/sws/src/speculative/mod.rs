@@ -81,23 +81,26 @@ impl SpeculativeDecoder {
         let found = LookupMatch::of(text);
         // Each source has at most one open prediction, which also measures it.
         let mut sources = Vec::with_capacity(2);
-        sources.extend(found.map(|found| DraftSource::Lookup(found.class())));
-        sources.extend(drafts.then_some(DraftSource::StandIns));
-        let offer = |source: &DraftSource| DraftOffer {
-            share: self.shares[source.index()],
-            most,
-            drafts: *source == DraftSource::StandIns,
-        };
-        let offers: Vec<DraftOffer> = sources.iter().map(offer).collect();
-        let chosen = self.value.choose(&offers).map(|(index, size)| (sources[index], size));
-        match (chosen, found) {
-            (Some((source @ DraftSource::Lookup(_), size)), Some(found)) => {
-                let tokens = found.draft_tokens(text, size);
-                self.expect(source, tokens.clone());
-                return DecodeStep::Verify(tokens);
-            }
-            (Some((_, tokens)), _) => return DecodeStep::Draft { tokens, verify: true },
-            (None, _) => {}
+        if let Some(found) = found {
+            sources.push(DraftSource::Lookup(found.class()));
+        }
+        if drafts {
+            sources.push(DraftSource::StandIns);
+        }
+        let mut offers = Vec::with_capacity(2);
+        for source in &sources {
+            let share = self.shares[source.index()];
+            offers.push(DraftOffer { share, most, drafts: *source == DraftSource::StandIns });
+        }
+        if let Some((index, size)) = self.value.choose(&offers) {
+            return match (sources[index], found) {
+                (source @ DraftSource::Lookup(_), Some(found)) => {
+                    let tokens = found.draft_tokens(text, size);
+                    self.expect(source, tokens.clone());
+                    DecodeStep::Verify(tokens)
+                }
+                _ => DecodeStep::Draft { tokens: size, verify: true },
+            };
         }
         if let Some(found) = found {
             self.expect(DraftSource::Lookup(found.class()), found.draft_tokens(text, 1));
@@ -162,7 +165,7 @@ impl SpeculativeDecoder {
         };
         // A text that ended before any token was chosen is no measurement.
         if yielded > 0 {
-            let times = [drafting, verifying].map(|time| time.as_secs_f64());
+            let times = [drafting.as_secs_f64(), verifying.as_secs_f64()];
             self.value.round((proposed, yielded), times);
         }
     }

@@ -176,7 +176,7 @@ impl DraftValue {
     /// Chooses an offer by its index, and the number of tokens to draft. `None` to compute a plain
     /// token.
     pub(super) fn choose(&mut self, offers: &[DraftOffer]) -> Option<(usize, usize)> {
-        let plain = self.plain.get().filter(|_| self.plain.count >= LEARNING)?;
+        let plain = self.known_plain()?;
         if self.spent - self.refreshed > REFRESH * plain {
             self.refresh = 2;
         }
@@ -205,9 +205,7 @@ impl DraftValue {
 
     /// Number of tokens to draft only to measure how many are right; 0 if it is not time for that.
     pub(super) fn tries(&self, share: Share) -> usize {
-        let Some(plain) = self.plain.get().filter(|_| self.plain.count >= LEARNING) else {
-            return 0;
-        };
+        let Some(plain) = self.known_plain() else { return 0 };
         let Some(each) = self.drafted.get() else { return 1 };
         let passed = self.spent - self.drafted.at;
         // Drafting is not worth it if a token on stand-ins takes nearly as long as a plain one. The
@@ -221,6 +219,11 @@ impl DraftValue {
         if passed >= pause * plain && affordable { TRIED } else { 0 }
     }
 
+    /// Seconds of a plain token, once enough of them are measured.
+    fn known_plain(&self) -> Option<f64> {
+        if self.plain.count >= LEARNING { self.plain.get() } else { None }
+    }
+
     /// Seconds that may be lost now.
     fn credit(&self, plain: f64) -> f64 {
         self.spent * LOSS + CREDIT * plain + self.balance
@@ -230,29 +233,33 @@ impl DraftValue {
     /// extrapolates from the next smaller measured size, with the growth seen up to there. Growth
     /// slows down once a pass reads nearly all experts.
     fn verifying(&self, proposed: usize, plain: f64) -> (f64, f64) {
-        let known = |(size, mean): (&usize, &Mean)| {
-            let fresh = mean.count > 0 && self.spent - mean.at < OLD * plain;
-            fresh.then_some((size + 1, mean.value))
-        };
         let tokens = proposed + 1;
         let mut before = None;
         let mut below = (1, plain);
         let mut above = f64::INFINITY;
-        for (n, time) in SIZES.iter().zip(&self.verified).filter_map(known) {
+        for (size, mean) in SIZES.iter().zip(&self.verified) {
+            let is_fresh = mean.count > 0 && self.spent - mean.at < OLD * plain;
+            if !is_fresh {
+                continue;
+            }
+            let n = size + 1;
             if n <= tokens {
-                (before, below) = (Some(below), (n, time));
+                (before, below) = (Some(below), (n, mean.value));
             } else {
-                above = above.min(time);
+                above = above.min(mean.value);
             }
         }
         if below.0 == tokens {
             return (below.1, below.1);
         }
-        let times = |from: usize, to: usize| to as f64 / from as f64;
-        let growth = before.map_or(GROWTH, |(n, time)| {
-            ((below.1 / time).ln() / times(n, below.0).ln()).clamp(0.0, GROWTH)
-        });
-        let times = times(below.0, tokens);
+        let growth = match before {
+            Some((n, time)) => {
+                let times = below.0 as f64 / n as f64;
+                ((below.1 / time).ln() / times.ln()).clamp(0.0, GROWTH)
+            }
+            None => GROWTH,
+        };
+        let times = tokens as f64 / below.0 as f64;
         ((below.1 * times.powf(growth)).min(above), (below.1 * times).min(above))
     }
 }

@@ -7,10 +7,11 @@ use sws_format::Piece;
 use sws_kernels::Tier;
 use sws_os::machine::processor;
 
-use crate::commands::machine::{Machine, digits};
+use crate::commands::machine::Machine;
+use crate::commands::rounded::{digits, percent};
 use crate::commands::{count as counted, size};
 use crate::table::{table, wrapped};
-use crate::terminal::escaped;
+use crate::terminal::{escaped, without_controls};
 
 /// The value of [`BenchBoard::format`].
 pub(super) const FORMAT: &str = "sws-bench-1";
@@ -134,7 +135,7 @@ impl BoardModel {
         BoardModel {
             model_type: manifest.model.model_type.clone(),
             fingerprint: manifest.model.fingerprint.clone(),
-            encoding: manifest.encoding.map(|encoding| encoding.to_string()),
+            encoding: manifest.encoding.as_ref().map(ToString::to_string),
             weight_bytes: manifest.pieces.iter().map(Piece::stored_bytes).sum(),
         }
     }
@@ -178,13 +179,13 @@ impl BenchBoard {
     /// invented: only the text is proven.
     fn check(&self) -> Result<(), String> {
         self.machine.measured.check()?;
-        let tokens = |name: &str| self.certificate[name].as_array().map(Vec::len);
-        if (tokens("prompt"), tokens("tokens")) != (Some(self.prompt_tokens), Some(self.new_tokens))
+        if self.certified("prompt") != Some(self.prompt_tokens)
+            || self.certified("tokens") != Some(self.new_tokens)
         {
             return Err("its certificate is of other numbers of tokens".to_owned());
         }
         // No round may be left out, as a slow one would be.
-        let count = self.rounds.iter().map(|round| round.round).max().unwrap_or(0);
+        let count = self.count();
         for ram in self.budgets() {
             for start in [BenchStart::Cold, BenchStart::Warm] {
                 let rounds = self.rounds_of(start, ram);
@@ -230,7 +231,7 @@ impl BenchBoard {
         }
         let heading =
             ["start", "budget", "tok/s", "first", "MB/token", "drive", "hits", "peak", "others"];
-        let count = self.rounds.iter().map(|round| round.round).max().unwrap_or(0);
+        let count = self.count();
         text += &format!("\n\n{}\n", table(&heading, &rows));
         text += &wrapped(&format!(
             "medians of {}, {} behind {} of a prompt; the tokens of all rounds are equal\n",
@@ -239,6 +240,16 @@ impl BenchBoard {
             self.prompt_tokens,
         ));
         text
+    }
+
+    /// Number of tokens of a kind in the certificate.
+    fn certified(&self, kind: &str) -> Option<usize> {
+        self.certificate[kind].as_array().map(Vec::len)
+    }
+
+    /// The highest number of a round.
+    fn count(&self) -> u8 {
+        self.rounds.iter().map(|round| round.round).max().unwrap_or(0)
     }
 
     fn rounds_of(&self, start: BenchStart, ram: &str) -> Vec<&BenchRound> {
@@ -293,17 +304,9 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     Some((lower + upper) / 2.0)
 }
 
-fn percent(share: Option<f64>) -> String {
-    match share {
-        Some(share) => format!("{:.0} %", 100.0 * share),
-        None => "-".to_owned(),
-    }
-}
-
 /// A text of a stranger, without what a terminal would obey.
 fn shortened(text: &str) -> String {
-    let text: String = text.chars().filter(|c| !c.is_control()).take(SHOWN).collect();
-    escaped(&text).into_owned()
+    escaped(&without_controls(text, SHOWN)).into_owned()
 }
 
 #[cfg(test)]

@@ -3,17 +3,17 @@
 mod board;
 mod rounds;
 
-use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use sws::{Model, TextCodec};
-use sws_format::{Progress, open_regular};
+use sws_format::Progress;
 use sws_store::ReaderKind;
 
 use super::{print, print_json};
 use crate::atomic_file::AtomicFile;
+use crate::input::read_beginning;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::progress::{ProgressMeter, ProgressUnit};
 use crate::{args, limits, model};
@@ -126,9 +126,9 @@ fn prompt(model: &Model) -> anyhow::Result<Vec<u32>> {
 fn check(args: &args::BenchArgs, model: &Model, file: &Path) -> anyhow::Result<ExitCode> {
     let board = read(file)?;
     let shown = file.display();
-    board.check_text(model, &prompt(model)?).map_err(|why| {
-        anyhow!("`{shown}` proves nothing about this model ({why}); give the model that it names")
-    })?;
+    if let Err(why) = board.check_text(model, &prompt(model)?) {
+        bail!("`{shown}` proves nothing about this model ({why}); give the model that it names");
+    }
     let dir = tempfile::tempdir().context("a directory for the certificate")?;
     // By this name, which the outcome tells.
     let certificate = dir.path().join(file.file_name().unwrap_or("board".as_ref()));
@@ -143,13 +143,15 @@ fn check(args: &args::BenchArgs, model: &Model, file: &Path) -> anyhow::Result<E
 fn read(path: &Path) -> anyhow::Result<BenchBoard> {
     const REMEDY: &str = "give the file that `sws bench --out` wrote";
     let shown = path.display();
-    let mut bytes = Vec::new();
-    let read = open_regular(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
-    if let Err(e) = read {
-        bail!("`{shown}` cannot be read: {e}; {REMEDY}");
-    }
+    let bytes = match read_beginning(path, MAX_BYTES + 1) {
+        Ok(bytes) => bytes,
+        Err(e) => bail!("`{shown}` cannot be read: {e}; {REMEDY}"),
+    };
     if bytes.len() as u64 > MAX_BYTES {
         bail!("`{shown}` has more than {MAX_BYTES} bytes and is not a board; {REMEDY}");
     }
-    BenchBoard::parse(&bytes).map_err(|why| anyhow!("`{shown}` is not a board ({why}); {REMEDY}"))
+    match BenchBoard::parse(&bytes) {
+        Ok(board) => Ok(board),
+        Err(why) => bail!("`{shown}` is not a board ({why}); {REMEDY}"),
+    }
 }

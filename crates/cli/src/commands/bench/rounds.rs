@@ -68,7 +68,7 @@ impl Continuing {
     ) -> anyhow::Result<BenchRound> {
         let others = Others::begin();
         let told = self.process(ram, learned, &[])?;
-        let others_share = others.and_then(|others| others.share());
+        let others_share = others.as_ref().and_then(Others::share);
         if tokens(&told)? != certified.tokens {
             bail!("round {round} at {ram} gave other tokens than the first; please report this");
         }
@@ -155,11 +155,13 @@ fn threads(args: &args::BenchArgs) -> Vec<OsString> {
     vec!["--threads".into(), threads.to_string().into()]
 }
 
-fn copies(args: &args::BenchArgs) -> impl Iterator<Item = OsString> {
-    args.also.iter().flat_map(|dir| {
+fn copies(args: &args::BenchArgs) -> Vec<OsString> {
+    let mut words = Vec::new();
+    for dir in &args.also {
         let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.clone());
-        ["--also".into(), absolute.into()]
-    })
+        words.extend(["--also".into(), absolute.into()]);
+    }
+    words
 }
 
 fn number(value: &Value) -> anyhow::Result<f64> {
@@ -171,7 +173,10 @@ fn unprinted() -> anyhow::Error {
 }
 
 fn tokens(told: &Value) -> anyhow::Result<Vec<u64>> {
-    let tokens = told["tokens"].as_array();
-    let tokens = tokens.and_then(|all| all.iter().map(Value::as_u64).collect::<Option<Vec<u64>>>());
-    tokens.ok_or_else(unprinted)
+    let tokens = told["tokens"].as_array().ok_or_else(unprinted)?;
+    tokens.iter().map(token).collect()
+}
+
+fn token(value: &Value) -> anyhow::Result<u64> {
+    value.as_u64().ok_or_else(unprinted)
 }

@@ -37,8 +37,7 @@ pub(crate) fn run(mut args: args::ChatArgs) -> anyhow::Result<ExitCode> {
     // Room for their stacks is tried on the heap, which is limited while a model's files are read.
     let threads = limits::threads(args.model.threads)?;
     let model = match &args.model.model {
-        Some(_) => model::open_or_pull(&args.model)
-            .map_err(|e| model::text_is_no_model(e, "sws chat MODEL QUESTION"))?,
+        Some(_) => model::open_or_pull(&args.model, "sws chat MODEL QUESTION")?,
         None => match model::for_chat() {
             Some(mut model) => {
                 model::spread(&mut model, &args.model.advanced.also)?;
@@ -59,7 +58,9 @@ pub(crate) fn run(mut args: args::ChatArgs) -> anyhow::Result<ExitCode> {
     let mut chat = ChatSession::load(&args, &model, &threads)?;
     if let Some(question) = question {
         let end = chat.answer(&question, "")?;
-        if let Some((made, metrics)) = chat.last.filter(|_| args.json) {
+        if args.json
+            && let Some((made, metrics)) = chat.last
+        {
             RunOutcome::of_answer(&model, made, &chat.generation, metrics).print()?;
         }
         return Ok(ExitCode::from(if end == End::Cancelled { INTERRUPTED } else { 0 }));
@@ -68,8 +69,10 @@ pub(crate) fn run(mut args: args::ChatArgs) -> anyhow::Result<ExitCode> {
     if lines.is_terminal() {
         let name = model.name();
         let limit = chat.running.limit();
-        let ram = chat.running.plan().map(|plan| size(plan.ledger.budget()));
-        let ram = ram.map_or(String::new(), |ram| format!(", budget {ram}"));
+        let ram = match model::budget(&chat.running) {
+            Some(budget) => format!(", budget {}", size(budget)),
+            None => String::new(),
+        };
         note!("model {name}{ram}, context {limit} tokens");
         note!("{}", chat.generation.described());
         note!("/help lists the commands");
@@ -87,7 +90,8 @@ pub(crate) fn run(mut args: args::ChatArgs) -> anyhow::Result<ExitCode> {
             None if line.trim().is_empty() => Ok(()),
             None => chat.answer(line.trim(), FULL).map(drop),
             Some(Ok(ChatCommand::Quit)) => return Ok(ExitCode::SUCCESS),
-            Some(word) => word.and_then(|word| chat.obey(word)),
+            Some(Ok(word)) => chat.obey(word),
+            Some(Err(error)) => Err(error),
         };
         // A person can go on after a failure; a script must learn of it.
         match done {
@@ -252,7 +256,7 @@ impl ChatSession {
                 };
                 // The earlier answer stays unless there is a new one.
                 let end = self.answer(&question, FULL);
-                if !end.as_ref().is_ok_and(|end| *end != End::Cancelled) {
+                if let Err(_) | Ok(End::Cancelled) = end {
                     self.conversation.set_messages(before);
                 }
                 return end.map(drop);
@@ -287,8 +291,7 @@ impl ChatSession {
             }
         }
         let ChatSession { running, interrupt, conversation, wanted, watcher, is_quiet, .. } = self;
-        let budget = running.plan().map(|plan| plan.ledger.budget());
-        let live = Live::new(running.gauge(), !*is_quiet).of(None, budget);
+        let live = Live::new(running.gauge(), !*is_quiet).of(None, model::budget(running));
         interrupt.reset();
         match watcher {
             Some(watcher) if wanted.report => watcher.again(text, interrupt)?,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use serde::{Deserialize, Serialize};
 use sws::Message;
 
@@ -23,9 +23,10 @@ struct Saving<'a> {
 pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Message>> {
     let name = format!("`{}`", path.display());
     let text = read_file(path, "give another file")?;
-    let SavedChat { messages } = serde_json::from_str(&text).map_err(|e| {
-        anyhow!("{name} is no conversation ({e}); give a file that /save has written")
-    })?;
+    let messages = match serde_json::from_str(&text) {
+        Ok(SavedChat { messages }) => messages,
+        Err(e) => bail!("{name} is no conversation ({e}); give a file that /save has written"),
+    };
     let other = messages.iter().find(|message| !ROLES.contains(&message.role.as_str()));
     if let Some(message) = other {
         bail!(

@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 use sws::Piece;
 
 use super::print;
-use crate::terminal::{is_dumb, raw};
+use crate::terminal::{has_colours, is_dumb, raw};
 
 /// Begins dim text.
 const DIM: &str = "\x1b[2m";
@@ -23,9 +23,8 @@ pub(super) struct AnswerScreen {
 
 impl Default for AnswerScreen {
     fn default() -> AnswerScreen {
-        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let is_terminal = std::io::stdout().is_terminal();
-        let has_colours = is_terminal && !no_colour && !is_dumb();
+        let has_colours = is_terminal && has_colours() && !is_dumb();
         AnswerScreen { is_terminal, has_colours, thinks: false }
     }
 }

@@ -18,7 +18,7 @@ pub(super) fn line() -> DoctorLine {
     let tiers = Tier::available();
     match compare(&tiers) {
         Ok(()) => {
-            let names: Vec<&str> = tiers.iter().map(|tier| tier.name()).collect();
+            let names: Vec<&str> = tiers.iter().copied().map(Tier::name).collect();
             let count = Encoding::ALL.len();
             DoctorLine::ok(
                 "bits",
@@ -68,11 +68,15 @@ fn differing(
 
 /// Bits of the product of a matrix with fixed numbers.
 fn product(tier: Tier, matrix: &Matrix<'_>, tokens: usize) -> Vec<u32> {
-    let number = |i: u32| (mixed(i) >> 8) as f32 / 8_388_608.0 - 1.0;
     let x: Vec<f32> = (0..(tokens * matrix.cols()) as u32).map(number).collect();
     let mut y = vec![0.0; tokens * ROWS];
     matmul(tier, matrix, &x, tokens, &mut y, &mut MatmulScratch::new());
-    y.iter().map(|y| y.to_bits()).collect()
+    y.into_iter().map(f32::to_bits).collect()
+}
+
+/// A number from -1 to 1.
+fn number(i: u32) -> f32 {
+    (mixed(i) >> 8) as f32 / 8_388_608.0 - 1.0
 }
 
 /// The parts of a matrix of fixed bytes, which decode to finite numbers.
@@ -149,7 +153,11 @@ fn packed(
     let encoded = encoder.encode(numbers, &mut rows).and_then(|()| tally.push(&rows));
     encoded.expect("whole rows of finite numbers");
     let [codes, second] = rows.parts;
-    vec![codes, encoder.table().map_or(second, |table| table.to_vec()), tally.patches()]
+    let second = match encoder.table() {
+        Some(table) => table.to_vec(),
+        None => second,
+    };
+    vec![codes, second, tally.patches()]
 }
 
 /// Makes a byte one of a number that is neither large nor NaN, of any type of float.

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use sws::Model;
-use sws_format::{Clock, PieceKind};
+use sws_format::{Clock, Piece, PieceKind};
 use sws_os::direct;
 use sws_store::{
     PieceLayout, Read, ReaderKind, Reads, SLOT_ALIGN, Slot, StoreOptions, SystemMemory, speeds,
@@ -20,10 +20,13 @@ const DEPTHS: [usize; 4] = [1, 2, 4, 8];
 pub(super) fn lines(model: &Model) -> Vec<DoctorLine> {
     let mut lines = vec![direct_reads(model)];
     let bytes = read_size(model);
-    let direct = |depth, huge_pages| Reads { reader: ReaderKind::Direct, depth, huge_pages };
-    let of = |reader| Reads { reader, ..direct(4, true) };
-    let mut kinds: Vec<Reads> = DEPTHS.iter().map(|&depth| direct(depth, true)).collect();
-    kinds.extend([direct(4, false), of(ReaderKind::Uring), of(ReaderKind::Mmap)]);
+    let mut kinds = Vec::new();
+    for depth in DEPTHS {
+        kinds.push(Reads { reader: ReaderKind::Direct, depth, huge_pages: true });
+    }
+    kinds.push(Reads { huge_pages: false, ..four_reads(ReaderKind::Direct) });
+    kinds.push(four_reads(ReaderKind::Uring));
+    kinds.push(four_reads(ReaderKind::Mmap));
     let found = speeds(model.manifest(), model.dir(), &Clock::real(), bytes, &kinds);
     let (depths, others) = found.split_at(DEPTHS.len());
     lines.push(disk(model, bytes, depths));
@@ -45,13 +48,17 @@ pub(super) fn lines(model: &Model) -> Vec<DoctorLine> {
     lines
 }
 
+fn four_reads(reader: ReaderKind) -> Reads {
+    Reads { reader, depth: 4, huge_pages: true }
+}
+
 fn with_4_reads(speed: f64) -> String {
     format!("{:.2} GB/s with 4 reads in flight", speed / 1e9)
 }
 
 /// Bytes per second of each reader that can read a model, with 4 reads in flight.
 pub(crate) fn readers(model: &Model) -> Vec<(ReaderKind, f64)> {
-    let kinds = ReaderKind::ALL.map(|reader| Reads { reader, depth: 4, huge_pages: true });
+    let kinds = ReaderKind::ALL.map(four_reads);
     let bytes = read_size(model);
     let found = speeds(model.manifest(), model.dir(), &Clock::real(), bytes, &kinds);
     let mut readers = Vec::new();
@@ -67,11 +74,12 @@ pub(crate) fn readers(model: &Model) -> Vec<(ReaderKind, f64)> {
 fn read_size(model: &Model) -> usize {
     let whole = StoreOptions::default().chunk;
     let manifest = model.manifest();
-    let expert =
-        manifest.pieces.iter().find(|piece| matches!(piece.id.kind(), PieceKind::Expert(_)));
-    let layout = expert.and_then(|piece| PieceLayout::new(manifest, Read::Piece(piece.id)).ok());
-    let runs = layout.iter().flat_map(|layout| layout.segments()).map(|segment| segment.len);
-    runs.max().map_or(whole, |longest| longest.min(whole))
+    let mut pieces = manifest.pieces.iter();
+    let expert = pieces.find(|piece| matches!(piece.id.kind(), PieceKind::Expert(_)));
+    let Some(expert) = expert else { return whole };
+    let Ok(layout) = PieceLayout::new(manifest, Read::Piece(expert.id)) else { return whole };
+    let longest = layout.segments().iter().map(|segment| segment.len).max();
+    longest.unwrap_or(whole).min(whole)
 }
 
 /// The speed of the default reader at each depth. A slow disk hurts where models are read from it
@@ -91,8 +99,8 @@ fn disk(model: &Model, bytes: usize, speeds: &[Option<f64>]) -> DoctorLine {
         size(bytes as u64),
     );
     let best = measured.into_iter().fold(0.0, f64::max);
-    let weights: u64 = model.manifest().pieces.iter().map(|piece| piece.stored_bytes()).sum();
-    let streams = SystemMemory::now().is_some_and(|memory| memory.available < weights);
+    let weights: u64 = model.manifest().pieces.iter().map(Piece::stored_bytes).sum();
+    let streams = matches!(SystemMemory::now(), Some(memory) if memory.available < weights);
     match streams && best < SLOW {
         true => DoctorLine::hurts(check, found, "move the model to an NVMe drive of this machine"),
         false => DoctorLine::ok(check, found),

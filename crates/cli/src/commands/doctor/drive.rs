@@ -20,13 +20,17 @@ fn temperature(readings: &DriveReadings) -> DoctorLine {
     let Some(now) = readings.temperature else {
         return DoctorLine::ok(check, "not told by this system");
     };
-    let degrees = |milli: i64| format!("{} °C", milli / 1000);
-    let mut found = degrees(now);
-    found.extend(readings.warns_from.map(|limit| format!(", warns from {}", degrees(limit))));
-    match readings.warns_from.is_some_and(|limit| now >= limit) {
+    let found = degrees(now);
+    let Some(limit) = readings.warns_from else { return DoctorLine::ok(check, found) };
+    let found = format!("{found}, warns from {}", degrees(limit));
+    match now >= limit {
         true => DoctorLine::hurts(check, found, COOLER),
         false => DoctorLine::ok(check, found),
     }
+}
+
+fn degrees(milli: i64) -> String {
+    format!("{} °C", milli / 1000)
 }
 
 fn wear(readings: &DriveReadings) -> DoctorLine {

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use sws::{Model, Options, Planning, TextCodec};
 use sws_engine::Plan;
+use sws_format::Piece;
 use sws_hub::Library;
 use sws_os::limits::ProcessLimits;
 use sws_os::machine::{self, HUGE_PAGES};
@@ -51,8 +52,10 @@ pub(super) fn memory_for(model: &Model) -> DoctorLine {
         Err(error) => return DoctorLine::hurts(check, "unknown", error.to_string()),
     };
     let mut found = format!("at least {}", size(least));
-    found.extend(all.map(|all| format!(", and no reads of weights from about {} on", size(all))));
-    let free = SystemMemory::now().map_or(u64::MAX, |memory| memory.available);
+    if let Some(all) = all {
+        found += &format!(", and no reads of weights from about {} on", size(all));
+    }
+    let free = available().unwrap_or(u64::MAX);
     match free < least {
         true => DoctorLine::hurts(
             check,
@@ -71,7 +74,6 @@ fn needs(model: &Model) -> anyhow::Result<(u64, Option<u64>)> {
     let Planning { planner, .. } = loader.planning()?;
     let least = planner.minimum();
     let weights = planner.weights();
-    let reads_nothing = |plan: &Plan| plan.per_token.is_in_memory();
     // More than enough: slots are at most twice as large as what they hold, and chunks of prompts take a
     // share.
     let most = least.saturating_add(weights.saturating_mul(2)).saturating_add(GIB);
@@ -80,6 +82,15 @@ fn needs(model: &Model) -> anyhow::Result<(u64, Option<u64>)> {
         false => None,
     };
     Ok((least, all))
+}
+
+fn reads_nothing(plan: &Plan) -> bool {
+    plan.per_token.is_in_memory()
+}
+
+/// Memory that is free, if the system says so.
+fn available() -> Option<u64> {
+    Some(SystemMemory::now()?.available)
 }
 
 pub(super) fn control_group() -> DoctorLine {
@@ -116,7 +127,10 @@ pub(super) fn address_space() -> DoctorLine {
         return DoctorLine::ok(check, "no limit");
     };
     let found = format!("limited to {}", size(limit));
-    let needed = SystemMemory::now().map_or(0, |memory| memory.available.saturating_add(BESIDES));
+    let needed = match available() {
+        Some(free) => free.saturating_add(BESIDES),
+        None => 0,
+    };
     match limit < needed {
         true => {
             let remedy = "it is less than the memory that is free, and budgets above it fail: raise it (`ulimit -v unlimited`)";
@@ -137,7 +151,10 @@ pub(super) fn locked_memory() -> DoctorLine {
 pub(super) fn open_files(model: Option<&Model>) -> DoctorLine {
     let check = "open files";
     let limit = open_file_limit();
-    let files = model.map_or(FEW_FILES, |model| model.manifest().files.len());
+    let files = match model {
+        Some(model) => model.manifest().files.len(),
+        None => FEW_FILES,
+    };
     let found = match model {
         Some(_) => format!("up to {limit} for {files} files of the model"),
         None => format!("up to {limit} for weights"),
@@ -160,7 +177,7 @@ pub(super) fn cache() -> DoctorLine {
         return DoctorLine::hurts(check, "no folder", remedy);
     };
     // It is made when it is first needed.
-    let existing = dir.ancestors().find(|dir| dir.exists()).unwrap_or(Path::new("/"));
+    let existing = existing(&dir).unwrap_or(Path::new("/"));
     if !space::can_write(existing) {
         let remedy = "runs remember nothing: set XDG_CACHE_HOME to a folder that you may write to";
         return DoctorLine::hurts(check, format!("`{}` cannot be written", dir.display()), remedy);
@@ -182,7 +199,7 @@ pub(super) fn cache() -> DoctorLine {
 pub(super) fn space(model: &Model) -> DoctorLine {
     let check = "space beside the model";
     let Some(bytes) = free(model.dir()) else { return DoctorLine::ok(check, "unknown") };
-    let stored = model.manifest().pieces.iter().map(|piece| piece.stored_bytes()).sum::<u64>();
+    let stored = model.manifest().pieces.iter().map(Piece::stored_bytes).sum::<u64>();
     // bf12 takes three quarters of bf16.
     let shards = stored / 4 * 3;
     match model.is_sharded() {
@@ -198,12 +215,19 @@ pub(super) fn space(model: &Model) -> DoctorLine {
 /// Space where models are downloaded to.
 pub(super) fn space_for_models() -> DoctorLine {
     let check = "space for models";
-    let library = Library::of_process();
-    let dir = library.as_ref().and_then(|it| it.dir().ancestors().find(|dir| dir.exists()));
-    match dir.and_then(free) {
+    let bytes = match Library::of_process() {
+        Some(library) => existing(library.dir()).and_then(free),
+        None => None,
+    };
+    match bytes {
         Some(bytes) => DoctorLine::ok(check, size(bytes)),
         None => DoctorLine::ok(check, "unknown"),
     }
+}
+
+/// The directory, or its nearest parent that exists.
+fn existing(dir: &Path) -> Option<&Path> {
+    dir.ancestors().find(|dir| dir.exists())
 }
 
 fn free(dir: &Path) -> Option<u64> {

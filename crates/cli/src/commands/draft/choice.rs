@@ -25,15 +25,18 @@ pub(super) fn routers_alone(
         check_interrupt(interrupt)?;
         judge.follow(&mut draft, recorded, sequence)?;
     }
-    let layers = &recorded.shape.layers;
-    let all = (0..layers.len()).flat_map(|place| (0..=DEPTH.min(place)).map(move |d| (place, d)));
-    let alone = all.filter(|&(place, distance)| {
-        let recall = |who| judge.recall_on_misses(who, distance, layers[place]);
-        match (recall(ForecastSource::Draft), recall(ForecastSource::Router)) {
-            (Some(draft), Some(router)) => draft <= router,
+    let mut alone = Vec::new();
+    for (place, &layer) in recorded.shape.layers.iter().enumerate() {
+        for distance in 0..=DEPTH.min(place) {
+            let drafts = judge.recall_on_misses(ForecastSource::Draft, distance, layer);
+            let routers = judge.recall_on_misses(ForecastSource::Router, distance, layer);
             // Where nothing was missed, nothing speaks for the simpler forecast.
-            _ => false,
+            if let (Some(drafts), Some(routers)) = (drafts, routers)
+                && drafts <= routers
+            {
+                alone.push((place, distance));
+            }
         }
-    });
-    Ok(alone.collect())
+    }
+    Ok(alone)
 }

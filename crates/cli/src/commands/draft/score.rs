@@ -15,7 +15,8 @@ use sws_draft::{
 use sws_engine::RouterSet;
 use sws_format::{Pass, Progress};
 
-use super::{DraftInput, RecordedSequence};
+use super::pairs::pairs;
+use super::{DraftInput, RecordedSequence, limit_of, tokens};
 use crate::args;
 use crate::commands::{count, print_report};
 use crate::progress::{ProgressMeter, ProgressUnit};
@@ -49,22 +50,6 @@ struct ScoreRow {
     by_layer: BTreeMap<usize, f64>,
 }
 
-#[derive(Serialize)]
-struct PairsReport {
-    pairs: usize,
-    budget: f64,
-    /// Recall on misses of the first k and of the first 2 k at all distances, averaged over pairs.
-    adapting: [f64; 2],
-    frozen: [f64; 2],
-    /// Mean difference, followed by its standard error and the number of pairs in which adapting is
-    /// better.
-    difference: [f64; 2],
-    standard_error: [f64; 2],
-    better: [usize; 2],
-    calibration_error_adapting: f64,
-    calibration_error_frozen: f64,
-}
-
 pub(super) fn run(args: &args::DraftScore) -> anyhow::Result<ExitCode> {
     let mut recorded = DraftInput::open(&args.recorded)?;
     let (draft, trained) = open(args, &recorded)?;
@@ -76,7 +61,7 @@ pub(super) fn run(args: &args::DraftScore) -> anyhow::Result<ExitCode> {
     draft.set_adapting(if args.frozen { Adapting::History } else { Adapting::All });
     let mut judge = Judge::new(&recorded, args.budget);
     judge.baselines = true;
-    let total = sequences.iter().map(|sequence| sequence.tokens.len()).sum::<usize>();
+    let total = tokens(&sequences);
     let meter = ProgressMeter::quiet("scoring", ProgressUnit::Tokens);
     for sequence in &sequences {
         judge.follow(&mut draft, &mut recorded, sequence)?;
@@ -91,7 +76,7 @@ pub(super) fn run(args: &args::DraftScore) -> anyhow::Result<ExitCode> {
 /// The draft, and true if it was trained.
 fn open(args: &args::DraftScore, recorded: &DraftInput) -> anyhow::Result<(MicroDraftModel, bool)> {
     let DraftInput { model, shape, .. } = recorded;
-    let limit = args.size.map_or(usize::MAX, |size| size as usize);
+    let limit = limit_of(args.size);
     let found = match args.untrained {
         true => None,
         false => DraftCandidate::trained(model, args.draft.as_deref())?,
@@ -111,69 +96,12 @@ fn open(args: &args::DraftScore, recorded: &DraftInput) -> anyhow::Result<(Micro
     }
 }
 
-/// Compares a draft that keeps learning with a frozen one on pairs of consecutive sequences. The
-/// second of a pair follows a change of topic.
-fn pairs(
-    args: &args::DraftScore,
-    recorded: &mut DraftInput,
-    draft: &MicroDraftModel,
-    sequences: &[RecordedSequence],
-) -> anyhow::Result<ExitCode> {
-    let pairs = sequences.as_chunks::<2>().0;
-    if pairs.is_empty() {
-        bail!("a pair is two sequences and there is one; name more recordings");
-    }
-    let meter = ProgressMeter::quiet("scoring", ProgressUnit::Tokens);
-    let total = 2 * sequences.iter().map(|sequence| sequence.tokens.len()).sum::<usize>();
-    let mut done = 0;
-    let mut recalls: [Vec<[f64; 2]>; 2] = Default::default();
-    let mut errors = [0.0; 2];
-    for [first, second] in pairs {
-        for (way, adapting) in [Adapting::All, Adapting::History].into_iter().enumerate() {
-            let mut draft = draft.clone();
-            draft.set_adapting(adapting);
-            let mut judge = Judge::new(recorded, args.budget);
-            judge.follow(&mut draft, recorded, first)?;
-            judge.outcomes.clear();
-            judge.follow(&mut draft, recorded, second)?;
-            let score = judge.all().score();
-            recalls[way].push([score.recall_on_misses[0], score.recall_on_misses[2]]);
-            errors[way] += score.calibration_error.map_or(0.0, |error| error[0]);
-            done += first.tokens.len() + second.tokens.len();
-            meter.show(Progress { done: done as u64, total: total as u64 });
-        }
-    }
-    meter.finish();
-    let n = pairs.len() as f64;
-    let mean = |way: usize, i: usize| recalls[way].iter().map(|r| r[i]).sum::<f64>() / n;
-    let differences = |i: usize| -> Vec<f64> {
-        recalls[0].iter().zip(&recalls[1]).map(|(a, b)| a[i] - b[i]).collect()
-    };
-    let difference = [0, 1].map(|i| mean(0, i) - mean(1, i));
-    let standard_error = [0, 1].map(|i| {
-        let squares = differences(i).iter().map(|d| (d - difference[i]).powi(2)).sum::<f64>();
-        (squares / (n - 1.0).max(1.0) / n).sqrt()
-    });
-    let report = PairsReport {
-        pairs: pairs.len(),
-        budget: args.budget,
-        adapting: [0, 1].map(|i| mean(0, i)),
-        frozen: [0, 1].map(|i| mean(1, i)),
-        difference,
-        standard_error,
-        better: [0, 1].map(|i| differences(i).iter().filter(|&&d| d > 0.0).count()),
-        calibration_error_adapting: errors[0] / n,
-        calibration_error_frozen: errors[1] / n,
-    };
-    print_report(args.json, &report, PairsReport::text)
-}
-
 /// Follows recordings, and compares forecasts with the experts used.
 pub(super) struct Judge {
     layers: usize,
     pub(super) baselines: bool,
     residency: Residency,
-    outcomes: BTreeMap<(ForecastSource, usize), ForecastOutcome>,
+    pub(super) outcomes: BTreeMap<(ForecastSource, usize), ForecastOutcome>,
     by_layer: BTreeMap<(ForecastSource, usize, usize), ForecastOutcome>,
     /// Scores by forecaster, forecast layer (as an index among those with experts) and distance.
     forecasts: BTreeMap<(ForecastSource, usize, usize), Vec<f32>>,
@@ -224,7 +152,7 @@ impl Judge {
                 let routed = both.get(routed..routed + hidden).unwrap_or(attended);
                 let mut chosen: Vec<u32> = Vec::with_capacity(shape.top_k);
                 let all: Vec<u32> =
-                    states.trace.experts(token, place).iter().map(|&e| e.into()).collect();
+                    states.trace.experts(token, place).iter().copied().map(u32::from).collect();
                 for &expert in &all {
                     if !chosen.contains(&expert) {
                         chosen.push(expert);
@@ -307,7 +235,7 @@ impl Judge {
     }
 
     /// Outcome of the draft over all distances.
-    fn all(&self) -> ForecastOutcome {
+    pub(super) fn all(&self) -> ForecastOutcome {
         let mut all = ForecastOutcome::default();
         for ((source, _), outcome) in &self.outcomes {
             if *source == ForecastSource::Draft {
@@ -335,11 +263,12 @@ impl Judge {
                 }
                 _ => None,
             };
-            let layers = recorded.shape.layers.iter().filter_map(|&layer| {
-                let outcome = self.by_layer.get(&(forecast, distance, layer))?;
-                Some((layer, outcome.score().recall[0]))
-            });
-            let by_layer = layers.collect();
+            let mut by_layer = BTreeMap::new();
+            for &layer in &recorded.shape.layers {
+                if let Some(outcome) = self.by_layer.get(&(forecast, distance, layer)) {
+                    by_layer.insert(layer, outcome.score().recall[0]);
+                }
+            }
             rows.push(ScoreRow { forecast, distance, error_removed, by_layer, score });
         }
         ScoreReport {
@@ -382,7 +311,10 @@ impl ScoreReport {
             let mut cells = row.name().to_vec();
             cells.extend(precision.into_iter().map(three_digits));
             cells.push(row.error_removed.map_or(String::new(), three_digits));
-            cells.push(calibration_error.map_or(String::new(), |[all, _]| format!("{all:.4}")));
+            cells.push(match calibration_error {
+                Some([all, _]) => format!("{all:.4}"),
+                None => String::new(),
+            });
             precisions.push(cells);
         }
         let more = "1.5k";
@@ -429,28 +361,5 @@ impl ScoreRow {
             _ => self.distance.to_string(),
         };
         [name.to_owned(), distance]
-    }
-}
-
-impl PairsReport {
-    fn text(&self) -> String {
-        let heading = ["recall on misses", "adapting", "frozen", "difference", "better in"];
-        let mut rows = Vec::new();
-        for (i, name) in ["first k", "first 2 k"].into_iter().enumerate() {
-            rows.push(vec![
-                name.to_owned(),
-                format!("{:.4}", self.adapting[i]),
-                format!("{:.4}", self.frozen[i]),
-                format!("{:+.4} ± {:.4}", self.difference[i], self.standard_error[i]),
-                format!("{} of {}", self.better[i], self.pairs),
-            ]);
-        }
-        format!(
-            "{}\ncalibration error {:.4} adapting, {:.4} frozen; cache of {} % of the experts\n",
-            table(&heading, &rows),
-            self.calibration_error_adapting,
-            self.calibration_error_frozen,
-            self.budget,
-        )
     }
 }

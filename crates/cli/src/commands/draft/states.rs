@@ -49,16 +49,18 @@ impl RecordedStates {
         let mut file = open_regular(path).map_err(unread)?;
         let about = file.metadata().map_err(unread)?;
         let mut first = [0; 8];
-        let no = || anyhow!("`{name}` is not a recording; {again}");
-        file.read_exact(&mut first).map_err(|_| no())?;
+        if file.read_exact(&mut first).is_err() {
+            bail!("`{name}` is not a recording; {again}");
+        }
         let header = u64::from_le_bytes(first);
         if header > MAX_HEADER || header + 8 > about.len() {
-            return Err(no());
+            bail!("`{name}` is not a recording; {again}");
         }
         let mut json = vec![0; header as usize];
         file.read_exact(&mut json).map_err(unread)?;
-        let mut tensors: serde_json::Map<String, Value> =
-            serde_json::from_slice(&json).map_err(|_| no())?;
+        let tensors: serde_json::Result<serde_json::Map<String, Value>> =
+            serde_json::from_slice(&json);
+        let Ok(mut tensors) = tensors else { bail!("`{name}` is not a recording; {again}") };
 
         let mut starts = Vec::new();
         let row = (layers * shape.hidden * 4) as u64;
@@ -111,18 +113,20 @@ impl RecordedStates {
     /// Replaces `states` with those of a token, [2 or 3, layers, hidden]: the inputs of the layers,
     /// those of their routers with the output of shared experts and, where there are some, without.
     pub(crate) fn token(&mut self, token: usize, states: &mut Vec<f32>) -> anyhow::Result<()> {
-        let unread = |e: std::io::Error| {
-            anyhow!("`{}` cannot be read: {e}; record it again", self.path.display())
-        };
         states.clear();
         self.bytes.resize(self.row as usize, 0);
         for start in &self.starts {
-            self.file
-                .seek(SeekFrom::Start(start + token as u64 * self.row))
-                .and_then(|_| self.file.read_exact(&mut self.bytes))
-                .map_err(unread)?;
-            states.extend(self.bytes.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x)));
+            let at = start + token as u64 * self.row;
+            if let Err(e) = read_at(&mut self.file, at, &mut self.bytes) {
+                bail!("`{}` cannot be read: {e}; record it again", self.path.display());
+            }
+            states.extend(self.bytes.as_chunks().0.iter().copied().map(f32::from_le_bytes));
         }
         Ok(())
     }
+}
+
+fn read_at(file: &mut File, at: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+    file.seek(SeekFrom::Start(at))?;
+    file.read_exact(bytes)
 }

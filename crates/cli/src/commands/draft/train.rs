@@ -13,7 +13,7 @@ use sws_draft::{
 };
 use sws_format::{Pass, Progress};
 
-use super::{DraftInput, RecordedSequence, check_interrupt, choice, stopped};
+use super::{DraftInput, RecordedSequence, check_interrupt, choice, limit_of, stopped, tokens};
 use crate::args;
 use crate::atomic_file::AtomicFile;
 use crate::commands::{count, print_report, size};
@@ -73,10 +73,16 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
     let train = trainer()?;
     let mut recorded = DraftInput::open(&args.recorded)?;
     let interrupt = Interrupt::of_the_program()?;
-    let out = args.out.clone().unwrap_or_else(|| path(&recorded.model));
+    let out = match &args.out {
+        Some(out) => out.clone(),
+        None => path(&recorded.model),
+    };
     // An unwritable path is refused before anything is computed.
     let mut file = AtomicFile::create_apart(&out)?;
-    let eviction = args.eviction.clone().unwrap_or_else(|| sws::eviction::path(&out));
+    let eviction = match &args.eviction {
+        Some(eviction) => eviction.clone(),
+        None => sws::eviction::path(&out),
+    };
     let mut eviction_file = AtomicFile::create_apart(&eviction)?;
     let sequences = recorded.sequences();
     if sequences.len() < 2 {
@@ -96,10 +102,10 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
     let rank = usize::from(args.rank);
     let vocab = recorded.model.spec().vocab.min(MOST_TOKENS);
     let wanted = DraftSize { rank, tokens: vocab.next_multiple_of(4), distances: DEPTH };
-    let limit = args.size.map_or(usize::MAX, |size| size as usize).min(wanted.bytes(&shape));
-    let fits = DraftSize::within(limit, &shape, rank, vocab).filter(|size| size.rank == rank);
-    let Some(draft_size) = fits else {
-        bail!("a draft of rank {rank} does not fit into {}; lower --rank", size(limit as u64));
+    let limit = limit_of(args.size).min(wanted.bytes(&shape));
+    let draft_size = match DraftSize::within(limit, &shape, rank, vocab) {
+        Some(size) if size.rank == rank => size,
+        _ => bail!("a draft of rank {rank} does not fit into {}; lower --rank", size(limit as u64)),
     };
 
     let places = shape.layers.len();
@@ -145,21 +151,15 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
     }
     meter.finish();
 
-    let taught = |learned: Learned, recorded: &mut DraftInput| -> anyhow::Result<MicroDraftModel> {
-        // The remaining parts learn online, as in a run of the model.
-        let mut draft = MicroDraftModel::with(shape.clone(), draft_size, learned);
-        for sequence in &learned_from {
-            follow(&mut draft, recorded, sequence, &interrupt)?;
-        }
-        Ok(draft)
-    };
-    let mut draft = taught(learned.clone(), &mut recorded)?;
+    let mut draft = MicroDraftModel::with(shape.clone(), draft_size, learned.clone());
+    follow_all(&mut draft, &mut recorded, &learned_from, &interrupt)?;
     let routers_alone = choice::routers_alone(&draft, &mut recorded, &held_out, &interrupt)?;
     if !routers_alone.is_empty() {
         for &(place, distance) in &routers_alone {
             learned.follow_router(place, distance);
         }
-        draft = taught(learned, &mut recorded)?;
+        draft = MicroDraftModel::with(shape.clone(), draft_size, learned);
+        follow_all(&mut draft, &mut recorded, &learned_from, &interrupt)?;
     }
     let fitted = fit_eviction(&mut recorded, args, &interrupt)?;
     let mut saved = SavedTensors::default();
@@ -172,6 +172,10 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
     file.publish()?;
     eviction_file.publish()?;
 
+    let mut alone = Vec::new();
+    for (place, distance) in routers_alone {
+        alone.push(Alone { layer: shape.layers[place], distance });
+    }
     let report = TrainReport {
         file: out.display().to_string(),
         bytes: bytes.len(),
@@ -180,10 +184,7 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
         rank,
         epochs: args.epochs.into(),
         layers: rows,
-        routers_alone: routers_alone
-            .iter()
-            .map(|&(place, distance)| Alone { layer: shape.layers[place], distance })
-            .collect(),
+        routers_alone: alone,
         eviction: Eviction {
             file: eviction.display().to_string(),
             bytes: eviction_bytes.len(),
@@ -191,11 +192,6 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
         },
     };
     print_report(args.json, &report, TrainReport::text)
-}
-
-/// Number of tokens of some sequences.
-fn tokens(sequences: &[RecordedSequence]) -> usize {
-    sequences.iter().map(|sequence| sequence.tokens.len()).sum()
 }
 
 /// Fits the correction of evictions to all recordings, in their order.
@@ -226,7 +222,7 @@ fn fit_eviction(
     let mut state = |token: usize, place: usize, state: &mut [f32]| {
         check_interrupt(interrupt)?;
         let file = ends.partition_point(|&end| end <= token);
-        let first = file.checked_sub(1).map_or(0, |before| ends[before]);
+        let first = if file > 0 { ends[file - 1] } else { 0 };
         recorded.files[file].token(token - first, &mut all)?;
         // The last of the kinds of states: that which the routers saw.
         let from = all.len() - (layers - shape.layers[place]) * shape.hidden;
@@ -240,6 +236,19 @@ fn fit_eviction(
     })?;
     meter.finish();
     fitted.ok_or_else(stopped)
+}
+
+/// Runs a new draft over sequences: what was not trained is learned online, as in a run of the model.
+fn follow_all(
+    draft: &mut MicroDraftModel,
+    recorded: &mut DraftInput,
+    sequences: &[RecordedSequence],
+    interrupt: &Interrupt,
+) -> anyhow::Result<()> {
+    for sequence in sequences {
+        follow(draft, recorded, sequence, interrupt)?;
+    }
+    Ok(())
 }
 
 /// Runs a draft over a sequence.
@@ -261,7 +270,7 @@ fn follow(
         for (place, &layer) in shape.layers.iter().enumerate() {
             let at = layer * shape.hidden..(layer + 1) * shape.hidden;
             let chosen: Vec<u32> =
-                states.trace.experts(token, place).iter().map(|&e| e.into()).collect();
+                states.trace.experts(token, place).iter().copied().map(u32::from).collect();
             draft.entering(layer, &entering[at.clone()], routers);
             draft.adapt(layer, &chosen, shape.top_k);
             draft.attended(layer, &attended[at], routers);
@@ -282,8 +291,7 @@ fn collect(
     let DraftInput { model, shape, routers, files, .. } = recorded;
     let &Training { inputs, targets, experts, .. } = training;
     let most = SAMPLES / (4 * (inputs + 2 * targets * experts));
-    let all: usize = sequences.iter().map(|sequence| sequence.tokens.len()).sum();
-    let every = all.div_ceil(most).max(1);
+    let every = tokens(sequences).div_ceil(most).max(1);
     let layers = model.spec().layers.len();
     let mut samples = Samples::default();
     let mut both = Vec::new();
@@ -324,19 +332,23 @@ fn collect(
     Ok(samples)
 }
 
+fn mean(losses: &[[f32; 2]], which: usize) -> f32 {
+    losses.iter().map(|loss| loss[which]).sum::<f32>() / losses.len().max(1) as f32
+}
+
 impl TrainReport {
     fn text(&self) -> String {
         let heading = ["layer", "<state", "loss of routers", "corrected"];
-        let rows: Vec<Vec<String>> = self
-            .layers
-            .iter()
-            .map(|row| {
-                let state = if row.entering { "entering" } else { "after attention" };
-                let [before, after] =
-                    [row.loss_before, row.loss_after].map(|loss| format!("{loss:.4}"));
-                vec![row.layer.to_string(), state.to_owned(), before, after]
-            })
-            .collect();
+        let mut rows = Vec::new();
+        for row in &self.layers {
+            let state = if row.entering { "entering" } else { "after attention" };
+            rows.push(vec![
+                row.layer.to_string(),
+                state.to_owned(),
+                format!("{:.4}", row.loss_before),
+                format!("{:.4}", row.loss_after),
+            ]);
+        }
         let alone = match self.routers_alone.len() {
             0 => String::new(),
             alone => {
@@ -346,11 +358,8 @@ impl TrainReport {
                 )
             }
         };
-        let losses = &self.eviction.losses;
-        let mean = |which: usize| {
-            losses.iter().map(|loss| loss[which]).sum::<f32>() / losses.len().max(1) as f32
-        };
-        let [before, after] = [0, 1].map(mean);
+        let before = mean(&self.eviction.losses, 0);
+        let after = mean(&self.eviction.losses, 1);
         format!(
             "{}\ntrained on {} tokens; losses, in nats per expert, are of {} held-out tokens\n{alone}`{}`: {}\n`{}`: {}, loss of the policy's forecasts {before:.4}, corrected {after:.4}\n",
             table(&heading, &rows),

@@ -6,8 +6,10 @@ use sws_engine::{PerToken, PlanOptions};
 use sws_format::PieceKind;
 use sws_kernels::Encoding;
 
-use super::super::machine::{Machine, about, digits, time};
-use super::super::size;
+use super::super::machine::Machine;
+use super::super::remote::Remote;
+use super::super::rounded::{about, digits, time};
+use super::super::{both, size};
 use super::{BUDGETS, GIB};
 
 /// Speed-up for which another encoding than the default one is chosen. Estimates are no better than this.
@@ -60,6 +62,11 @@ pub(crate) fn budgets(asked: Option<u64>) -> Vec<u64> {
     budgets
 }
 
+/// Index of a budget among others.
+pub(crate) fn column(budgets: &[u64], ram: u64) -> Option<usize> {
+    budgets.iter().position(|&budget| budget == ram)
+}
+
 /// The model in each of these formats.
 pub(crate) fn rows(
     outline: &Outline,
@@ -87,6 +94,9 @@ pub(crate) fn rows(
                 _ => None,
             });
         }
+        let [table_bytes, table_row_bytes] = both(footprint.layer_tables);
+        let first_token_seconds =
+            machine.and_then(|it| it.first_token(footprint.bytes - table_bytes.unwrap_or(0)));
         rows.push(FormatRow {
             format: format.to_string(),
             plain: format.plain,
@@ -94,36 +104,41 @@ pub(crate) fn rows(
             usual: format.plain != Encoding::Bf11,
             bytes: footprint.bytes,
             infrastructure_bytes: footprint.infrastructure,
-            table_bytes: footprint.layer_tables.map(|[bytes, _]| bytes),
-            table_row_bytes: footprint.layer_tables.map(|[_, row]| row),
+            table_bytes,
+            table_row_bytes,
             smallest_budget: footprint.smallest(),
             read_bytes_per_token,
             in_memory,
             computing,
             tokens_per_second,
-            first_token_seconds: machine.and_then(|it| {
-                let table = footprint.layer_tables.map_or(0, |[bytes, _]| bytes);
-                it.first_token(footprint.bytes - table)
-            }),
+            first_token_seconds,
         });
     }
     Ok(rows)
 }
 
 /// The exact format for a budget, of which `at` is the index: the smallest that needs no option, or bf11
-/// where that one would read from disk and bf11 is planned to be faster by more than [`WORTH`]. `fits`
-/// is false for shards that a disk has no room for.
+/// where that one would read from disk and bf11 is planned to be faster by more than [`WORTH`]. Of a
+/// model on the hub, shards in bf11 need room on the disk.
 pub(crate) fn best<'r>(
     rows: &'r [FormatRow],
     at: Option<usize>,
-    fits: &dyn Fn(u64) -> bool,
+    hub: Option<&Remote>,
 ) -> Option<&'r FormatRow> {
     let usual = exact(rows).filter(|row| row.usual).min_by_key(|row| row.bytes)?;
-    let smaller = exact(rows).find(|row| row.plain == Encoding::Bf11 && fits(row.bytes));
+    let smaller = exact(rows).find(|row| row.plain == Encoding::Bf11 && fits(hub, row.bytes));
     let least = WORTH * usual.pace(at);
     match smaller {
         Some(smaller) if !usual.is_in_memory(at) && smaller.pace(at) > least => Some(smaller),
         _ => Some(usual),
+    }
+}
+
+/// False for shards of a model on the hub that the disk has no room for.
+pub(super) fn fits(hub: Option<&Remote>, bytes: u64) -> bool {
+    match hub {
+        Some(hub) => hub.fits(bytes),
+        None => true,
     }
 }
 
@@ -174,9 +189,8 @@ fn budget(ram: u64) -> String {
 
 /// True if the speeds of a machine are known.
 pub(crate) fn paced(machine: Option<&Machine>) -> bool {
-    machine.is_some_and(|machine| {
-        machine.disk_bytes_per_second.is_some() && machine.memory_bytes_per_second.is_some()
-    })
+    let Some(machine) = machine else { return false };
+    machine.disk_bytes_per_second.is_some() && machine.memory_bytes_per_second.is_some()
 }
 
 /// What a [`table`] shows.
@@ -195,7 +209,7 @@ pub(crate) fn table(rows: &[FormatRow], budgets: &[u64], paced: bool) -> String 
         true => &["format", "weights", "<exact", "--ram", "prompt"],
         false => &["format", "weights", "besides", "--ram"],
     };
-    let budgets: Vec<String> = budgets.iter().map(|&ram| budget(ram)).collect();
+    let budgets: Vec<String> = budgets.iter().copied().map(budget).collect();
     let mut heading = fixed.to_vec();
     heading.extend(budgets.iter().map(String::as_str));
     let rows: Vec<Vec<String>> = rows.iter().map(|row| row.cells(paced)).collect();

@@ -8,24 +8,32 @@ use crate::commands::{count, size};
 use crate::table::table;
 
 pub(super) fn text(plan: &Plan, inventory: &Inventory) -> String {
-    let lines = plan.ledger.lines().filter(|&(_, bytes)| bytes > 0);
-    let lines: Vec<Vec<String>> = lines
-        .map(|(what, bytes)| {
-            vec![what.words().to_owned(), size(bytes), note(plan, inventory, what)]
-        })
-        .chain([vec!["total".to_owned(), size(plan.ledger.budget()), String::new()]])
-        .collect();
+    let mut lines = Vec::new();
+    for (what, bytes) in plan.ledger.lines() {
+        if bytes > 0 {
+            lines.push(vec![what.words().to_owned(), size(bytes), note(plan, inventory, what)]);
+        }
+    }
+    lines.push(vec!["total".to_owned(), size(plan.ledger.budget()), String::new()]);
     table(&["memory", "bytes", "<"], &lines)
+}
+
+/// Slots of all lengths.
+pub(super) fn slot_count(classes: &[SlotClass]) -> usize {
+    classes.iter().map(|class| class.count).sum()
+}
+
+/// Words on slots that are lent at times.
+fn also(lent: &[SlotClass], when: &str) -> String {
+    match slot_count(lent) {
+        0 => String::new(),
+        n => format!("; {} while {when}", count(n, "more slot")),
+    }
 }
 
 /// Remark on a line of the ledger.
 fn note(plan: &Plan, inventory: &Inventory, what: MemoryUse) -> String {
     let experts = inventory.pieces().filter(|id| matches!(id.kind(), PieceKind::Expert(_))).count();
-    let slots = |classes: &[SlotClass]| classes.iter().map(|class| class.count).sum();
-    let also = |lent: &[SlotClass], when| match slots(lent) {
-        0 => String::new(),
-        n => format!("; {} while {when}", count(n, "more slot")),
-    };
     match what {
         MemoryUse::KvCache => {
             let also = also(&plan.context_lent, "texts do not need them");
@@ -40,7 +48,7 @@ fn note(plan: &Plan, inventory: &Inventory, what: MemoryUse) -> String {
         }
         MemoryUse::Ring if plan.experts_stream => "experts too".to_owned(),
         MemoryUse::Ring if plan.per_token.table_rows > 0 => "rows of tables too".to_owned(),
-        MemoryUse::Slots => format!("{} for {experts} experts", slots(&plan.slots)),
+        MemoryUse::Slots => format!("{} for {experts} experts", slot_count(&plan.slots)),
         _ => String::new(),
     }
 }

@@ -6,7 +6,8 @@ use serde::Serialize;
 use sws::PromptComputing;
 use sws_engine::Plan;
 
-use crate::commands::machine::{Machine, time};
+use crate::commands::machine::Machine;
+use crate::commands::rounded::time;
 use crate::table::wrapped;
 
 /// Prompts of which the time is shown, in tokens.
@@ -29,23 +30,22 @@ pub(super) fn prompts(
     computing: Option<&PromptComputing>,
 ) -> Vec<PromptEstimate> {
     let Some(disk) = machine.disk_bytes_per_second else { return Vec::new() };
-    let seconds = |part: &Range<usize>| {
-        computing.map_or(0.0, |computing| computing.seconds(&plan.per_token, part))
+    let threads = machine.threads.map_or(1, usize::from);
+    let seconds = |part: &Range<usize>| match computing {
+        Some(computing) => computing.seconds(&plan.per_token, part),
+        None => 0.0,
     };
-    let lengths = PROMPTS.into_iter().filter(|&tokens| tokens < plan.context);
-    let lengths = lengths.chain([plan.context]).take(PROMPTS.len());
-    lengths
-        .map(|tokens| PromptEstimate {
-            tokens,
-            read_bytes: plan.prompt.passes(tokens).map(|(_, bytes)| bytes).sum(),
-            first_token_seconds: plan.prompt.seconds(
-                tokens,
-                disk,
-                machine.threads.map_or(1, usize::from),
-                seconds,
-            ),
-        })
-        .collect()
+    let shorter = PROMPTS.into_iter().filter(|&tokens| tokens < plan.context);
+    let mut estimates = Vec::new();
+    for tokens in shorter.chain([plan.context]).take(PROMPTS.len()) {
+        let mut read_bytes = 0;
+        for (_, bytes) in plan.prompt.passes(tokens) {
+            read_bytes += bytes;
+        }
+        let first_token_seconds = plan.prompt.seconds(tokens, disk, threads, seconds);
+        estimates.push(PromptEstimate { tokens, read_bytes, first_token_seconds });
+    }
+    estimates
 }
 
 /// The estimate of a long prompt: of the second length, or of the only one.
@@ -58,10 +58,11 @@ pub(super) fn first_tokens(prompts: &[PromptEstimate], is_computed: bool) -> Str
     if prompts.is_empty() {
         return String::new();
     }
-    let each = prompts.iter().map(|prompt| {
-        format!("{} for a prompt of {} tokens", time(prompt.first_token_seconds), prompt.tokens)
-    });
-    let each = each.collect::<Vec<_>>().join(", ");
+    let mut each = Vec::new();
+    for PromptEstimate { tokens, first_token_seconds, .. } in prompts {
+        each.push(format!("{} for a prompt of {tokens} tokens", time(*first_token_seconds)));
+    }
+    let each = each.join(", ");
     let more = if is_computed { "" } else { ", or more, as computing was not measured" };
     wrapped(&format!("time to the first token: {each}{more}\n"))
 }

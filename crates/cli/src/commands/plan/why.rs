@@ -4,16 +4,17 @@ use std::thread::available_parallelism;
 
 use serde::Serialize;
 use sws::{Computing, SequenceBytes};
-use sws_engine::{
-    DEFAULT_CONTEXT, KV_SHARE, LONG_KV_SHARE, MemoryUse, Plan, SlotClass, TokenCosts,
-};
+use sws_engine::{DEFAULT_CONTEXT, KV_SHARE, LONG_KV_SHARE, MemoryUse, Plan, TokenCosts};
 use sws_kernels::Encoding;
 use sws_model::{KvPrecision, ModelSpec};
 use sws_store::ReaderKind;
 
+use super::ledger::slot_count;
 use crate::args::PlanArgs;
-use crate::commands::machine::{Machine, about, digits};
+use crate::commands::machine::Machine;
+use crate::commands::rounded::{about, digits};
 use crate::commands::size;
+use crate::model::all_experts;
 use crate::table::wrapped_at;
 
 /// Share of waiting in a token below which draft tokens have little to save.
@@ -94,26 +95,29 @@ impl PlanSettings<'_> {
         self.machine.pace(&plan.per_token, self.computing)
     }
 
+    /// The speed within another budget.
+    fn speed(&self, ram: u64) -> Option<String> {
+        let pace = self.pace(&(self.other)(ram)?)?;
+        Some(format!("{} tok/s", digits(pace)))
+    }
+
     fn budget(&self) -> [String; 2] {
         let ram = self.plan.ledger.budget();
-        let speed = |ram: u64| {
-            let pace = self.pace(&(self.other)(ram)?)?;
-            Some(format!("{} tok/s", digits(pace)))
-        };
         let mut parts = vec![match self.args.ram {
             sws::RamBudget::Auto => "that much is free".to_owned(),
             _ => "--ram says so".to_owned(),
         }];
-        parts.extend(speed(ram).map(|speed| format!("{speed} are planned")));
-        if ram > self.smallest {
-            let least = self.smallest >> 20;
-            parts.extend(
-                speed(self.smallest).map(|speed| format!("{speed} with {least}MiB, the least")),
-            );
+        if let Some(speed) = self.speed(ram) {
+            parts.push(format!("{speed} are planned"));
+        }
+        if ram > self.smallest
+            && let Some(speed) = self.speed(self.smallest)
+        {
+            parts.push(format!("{speed} with {}MiB, the least", self.smallest >> 20));
         }
         parts.push(match self.in_memory {
             Some(all) if all <= ram => format!("nothing is read from {} on", size(all)),
-            Some(all) => match speed(all) {
+            Some(all) => match self.speed(all) {
                 Some(speed) => format!("{speed} from {} on, where nothing is read", size(all)),
                 None => format!("nothing is read from {} on", size(all)),
             },
@@ -124,15 +128,15 @@ impl PlanSettings<'_> {
 
     /// Slots of experts, the lent ones included.
     fn slots(plan: &Plan) -> usize {
-        let sum = |classes: &[SlotClass]| classes.iter().map(|class| class.count).sum::<usize>();
-        sum(&plan.slots) + sum(&plan.lent) + sum(&plan.context_lent) + sum(&plan.structured_lent)
+        let Plan { slots, lent, context_lent, structured_lent, .. } = plan;
+        let lent = slot_count(lent) + slot_count(context_lent) + slot_count(structured_lent);
+        slot_count(slots) + lent
     }
 
     fn cache(&self) -> [String; 2] {
         let Plan { ledger, per_token, .. } = self.plan;
         let pinned = size(ledger.get(MemoryUse::Pinned));
-        let read = |plan: &Plan| about(plan.per_token.read());
-        let experts: usize = self.spec.moes().map(|moe| moe.experts).sum();
+        let experts = all_experts(self.spec);
         if experts == 0 {
             let because = format!(
                 "the model has no experts; {pinned} of {} stay in memory, and a token reads {}",
@@ -185,43 +189,44 @@ impl PlanSettings<'_> {
         [context.to_string(), format!("{because}; {each}")]
     }
 
+    /// Bytes of the KV cache of a whole context.
+    fn kv_bytes(&self, kv: KvPrecision) -> u64 {
+        let SequenceBytes { position, fixed } = SequenceBytes::of(self.spec, kv);
+        fixed + position * self.plan.context as u64
+    }
+
     fn kv(&self) -> [String; 2] {
-        let Plan { ledger, per_token, context, .. } = self.plan;
-        let of = |kv| {
-            let SequenceBytes { position, fixed } = SequenceBytes::of(self.spec, kv);
-            fixed + position * *context as u64
-        };
-        let bytes = of(self.args.kv);
+        let Plan { ledger, per_token, .. } = self.plan;
+        let bytes = self.kv_bytes(self.args.kv);
         let share = 100.0 * bytes as f64 / ledger.budget().max(1) as f64;
         let kind = match self.args.kv {
             KvPrecision::F32 => "it is exact",
             KvPrecision::Bf16 | KvPrecision::Q8 => "--kv says so, though it is inexact",
         };
         let mut because = format!("{kind}; {} are {share:.1} % of the budget", size(bytes));
-        let slots = self.plan.slots.iter().map(|class| class.count).sum::<usize>() as u64;
-        let saved = bytes.saturating_sub(of(KvPrecision::Q8));
+        let slots = slot_count(&self.plan.slots) as u64;
+        let saved = bytes.saturating_sub(self.kv_bytes(KvPrecision::Q8));
         if self.args.kv == KvPrecision::F32 && saved > 0 {
-            let each = ledger.get(MemoryUse::Slots).checked_div(slots).filter(|each| *each > 0);
             because += &format!("; q8, inexact, frees {}", size(saved));
-            because.extend(
-                each.filter(|_| !per_token.is_in_memory())
-                    .map(|each| format!(", {} experts", saved / each)),
-            );
+            let each = ledger.get(MemoryUse::Slots).checked_div(slots).unwrap_or(0);
+            if each > 0 && !per_token.is_in_memory() {
+                because += &format!(", {} experts", saved / each);
+            }
         }
         [self.args.kv.name().to_owned(), because]
     }
 
     fn reader(&self) -> [String; 2] {
         let chosen = self.args.reader;
-        let rate = |speed: f64| format!("{} GB/s", digits(speed / 1e9));
-        let of = |kind| self.readers.iter().find(|(reader, _)| *reader == kind);
-        let mut because = match of(chosen) {
+        let mut because = match self.readers.iter().find(|(reader, _)| *reader == chosen) {
             Some((_, speed)) => format!("it reads {} here", rate(*speed)),
             None if chosen == ReaderKind::Direct => "it works on every system".to_owned(),
             None => "--reader says so".to_owned(),
         };
-        for (reader, speed) in self.readers.iter().filter(|(reader, _)| *reader != chosen) {
-            because += &format!(", {reader} {}", rate(*speed));
+        for (reader, speed) in &self.readers {
+            if *reader != chosen {
+                because += &format!(", {reader} {}", rate(*speed));
+            }
         }
         if chosen == ReaderKind::Direct {
             because += "; it bypasses the page cache, which counts as memory";
@@ -250,10 +255,10 @@ impl PlanSettings<'_> {
             None if self.args.describe.is_some() => "the described machine has them".to_owned(),
             None => format!("this process may use {cores} processors"),
         };
-        because.extend(self.seconds().map(|[computing, waiting]| {
-            let ms = |seconds: f64| digits(1e3 * seconds);
-            format!("; a token computes {} ms and reads {} ms", ms(computing), ms(waiting))
-        }));
+        if let Some(seconds) = self.seconds() {
+            let [computing, reading] = seconds.map(milliseconds);
+            because += &format!("; a token computes {computing} ms and reads {reading} ms");
+        }
         [count.to_string(), because]
     }
 
@@ -299,7 +304,8 @@ impl PlanSettings<'_> {
 
     /// Experts of a layer in all, and for a token.
     fn experts(&self) -> Option<[usize; 2]> {
-        self.spec.moes().next().map(|moe| [moe.experts, moe.top_k])
+        let moe = self.spec.moes().next()?;
+        Some([moe.experts, moe.top_k])
     }
 
     fn proposals(&self) -> [String; 2] {
@@ -322,6 +328,19 @@ impl PlanSettings<'_> {
             },
         ]
     }
+}
+
+/// Bytes that a token reads.
+fn read(plan: &Plan) -> String {
+    about(plan.per_token.read())
+}
+
+fn rate(bytes_per_second: f64) -> String {
+    format!("{} GB/s", digits(bytes_per_second / 1e9))
+}
+
+fn milliseconds(seconds: f64) -> String {
+    digits(1e3 * seconds)
 }
 
 #[cfg(test)]

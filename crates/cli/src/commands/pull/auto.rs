@@ -7,7 +7,7 @@ use sws_hub::{Client, Environment, HubError, ModelName, WeightFiles, form, stagi
 use sws_kernels::Encoding;
 use sws_shard::encoding_in;
 
-use super::{MAIN, Pull};
+use super::Pull;
 use crate::args::{self, PullForm};
 use crate::commands::{choice, remote};
 use crate::terminal::note;
@@ -43,23 +43,24 @@ impl Pull<'_> {
             return encoding_in(out);
         }
         let library = self.library.as_ref()?;
-        [Encoding::Bf12, Encoding::Bf11, Encoding::Bf16].into_iter().find(|encoding| {
+        for encoding in [Encoding::Bf12, Encoding::Bf11, Encoding::Bf16] {
             let recorded = library.path(self.id, &form(encoding.name(), Some(self.revision)));
-            recorded.exists() || staging(&recorded).exists()
-        })
+            if recorded.exists() || staging(&recorded).exists() {
+                return Some(encoding);
+            }
+        }
+        None
     }
 
     /// The model without its weights, from the cache or the hub. `None` if there is no configuration,
     /// as with GGUF files.
     fn outline(&self, environment: &Environment) -> anyhow::Result<Option<Outline>> {
         if environment.offline {
-            let revision = Some(self.revision).filter(|&revision| revision != MAIN);
-            let snapshot = self.cached.as_ref().and_then(|cached| cached.snapshot(revision));
-            let Some(dir) = snapshot else {
+            let Some(dir) = self.snapshot() else {
                 return Err(HubError::Offline { id: self.id.clone() }.into());
             };
-            let config = Some(dir.join("config.json")).filter(|file| file.exists());
-            return Ok(config.map(Outline::read).transpose()?);
+            let config = dir.join("config.json");
+            return Ok(if config.exists() { Some(Outline::read(config)?) } else { None });
         }
         let client = Client::new(environment)?;
         remote::asking(self.id);
@@ -68,8 +69,8 @@ impl Pull<'_> {
         if matches!(selection.weights, WeightFiles::Gguf(_)) {
             return Ok(None);
         }
-        let config = self.config(&client, &listing, &selection)?;
-        let name = self.name.to_string();
-        Ok(config.map(|config| Outline::of(Path::new(&name), &config)).transpose()?)
+        let config = remote::config(self.name, &client, &listing, &selection)?;
+        let Some(config) = config else { return Ok(None) };
+        Ok(Some(Outline::of(Path::new(&self.name.to_string()), &config)?))
     }
 }

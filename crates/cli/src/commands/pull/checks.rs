@@ -2,29 +2,30 @@
 
 use std::path::Path;
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use sws::Outline;
 use sws_engine::PlanOptions;
 use sws_format::{Configuration, JOURNAL, MANIFEST_FILE};
 use sws_hub::{
-    CachedModel, Client, HubError, HubFile, Listing, ModelName, RepositoryFiles, WeightFiles,
-    begun_bytes, free_space,
+    Client, HubError, HubFile, Listing, ModelName, RepositoryFiles, WeightFiles, begun_bytes,
+    free_space,
 };
-
-use sws_os::identity::FileIdentity;
 
 use super::watch::present;
 use super::{Pull, size};
-use crate::args::{self, PullForm, encoding};
-use crate::commands::remote::at_a_time;
+use crate::args::{self, PullForm};
+use crate::commands::machine::disk::device;
+use crate::commands::remote::{at_a_time, config, encoding_of};
 
 /// Refuses a name and options that contradict each other, and a file in place of a directory.
 pub(super) fn check(args: &args::PullArgs, name: &ModelName) -> anyhow::Result<()> {
-    if let Some(out) = args.out.as_deref().filter(|out| out.exists() && !out.is_dir()) {
+    if let Some(out) = &args.out
+        && out.exists()
+        && !out.is_dir()
+    {
         bail!("`{}` is not a directory; name one with --out, which need not exist", out.display());
     }
-    let tagged = name.tag.as_deref().and_then(|tag| encoding(tag).ok());
-    match (tagged, args.form) {
+    match (encoding_of(name), args.form) {
         (Some(tagged), Some(form)) if form != PullForm::Shards(tagged) => {
             bail!("`{name}` names another encoding than --as; leave out one of them")
         }
@@ -47,9 +48,10 @@ impl Pull<'_> {
         selection: &RepositoryFiles,
     ) -> anyhow::Result<()> {
         if self.args.form != Some(PullForm::Stored)
-            && let Some(config) = self.config(client, listing, selection)?
+            && let Some(config) = config(self.name, client, listing, selection)?
+            && let Err(why) = sws_model::naming(&config)
         {
-            sws_model::naming(&config).map_err(|why| anyhow!("`{}`: {why}", self.name))?;
+            bail!("`{}`: {why}", self.name);
         }
         Ok(())
     }
@@ -63,21 +65,23 @@ impl Pull<'_> {
         selection: &RepositoryFiles,
     ) -> anyhow::Result<()> {
         let name = self.name;
-        let lacking = |files: &[HubFile]| files.iter().map(|file| self.missing(file)).sum::<u64>();
         let (place, needed) = match (&selection.weights, self.args.form, &self.cached) {
             (WeightFiles::Gguf(files), None, Some(cached)) if self.args.out.is_none() => {
-                (cached.dir().to_owned(), lacking(files))
+                (cached.dir().to_owned(), self.lacking(files))
             }
             // Looked at where they are stored.
             (_, Some(PullForm::Stored), _) | (WeightFiles::Gguf(_), ..) => return Ok(()),
             (WeightFiles::Safetensors(files), ..) => {
-                let Some(config) = self.config(client, listing, selection)? else { return Ok(()) };
+                let config = config(name, client, listing, selection)?;
+                let Some(config) = config else { return Ok(()) };
                 // Where the configuration says too little, the headers tell their size.
                 let shards = self.shards_of(&config).unwrap_or(0);
                 let out = self.out()?;
                 let beside = match (self.args.keep, &self.cached) {
                     (false, _) => at_a_time(files.iter().map(|file| self.missing(file))),
-                    (true, Some(cached)) if is_same_disk(&out, cached.dir()) => lacking(files),
+                    (true, Some(cached)) if device(&out) == device(cached.dir()) => {
+                        self.lacking(files)
+                    }
                     (true, _) => 0,
                 };
                 let there = begun_bytes(&out);
@@ -105,43 +109,35 @@ impl Pull<'_> {
 
     /// Bytes of a file that the cache lacks.
     fn missing(&self, file: &HubFile) -> u64 {
-        let there = |cached: &CachedModel| present(&cached.blob(&file.etag), file.len);
-        file.len - self.cached.as_ref().map_or(0, there)
+        let there = match &self.cached {
+            Some(cached) => present(&cached.blob(&file.etag), file.len),
+            None => 0,
+        };
+        file.len - there
     }
 
-    /// The configuration of a model that has one in a file.
-    pub(super) fn config(
-        &self,
-        client: &Client,
-        listing: &Listing,
-        selection: &RepositoryFiles,
-    ) -> anyhow::Result<Option<Configuration>> {
-        let Some(file) = selection.small.iter().find(|file| file.name == "config.json") else {
-            return Ok(None);
-        };
-        let config = Configuration::from_json("config.json", &client.read(listing, file)?)
-            .map_err(|damaged| anyhow!("`{}`: {damaged}", self.name))?;
-        Ok(Some(config))
+    /// Bytes of files that the cache lacks.
+    fn lacking(&self, files: &[HubFile]) -> u64 {
+        files.iter().map(|file| self.missing(file)).sum()
     }
 
     /// Refuses a directory for shards that holds something else.
     pub(super) fn check_out(&self) -> anyhow::Result<()> {
         let out = self.out()?;
         let ours = [MANIFEST_FILE, JOURNAL].iter().any(|name| out.join(name).is_file());
-        if !ours && out.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
-            let what = "something else than this download".to_owned();
-            return Err(HubError::Foreign { dir: out, what }.into());
+        if !ours {
+            check_empty(&out)?;
         }
         Ok(())
     }
 }
 
-/// True for directories, which need not exist yet, on one disk.
-fn is_same_disk(a: &Path, b: &Path) -> bool {
-    device(a) == device(b)
-}
-
-/// The device of a path, or of its nearest parent that exists.
-fn device(dir: &Path) -> Option<u64> {
-    dir.ancestors().find_map(|dir| Some(FileIdentity::at(dir).ok()?.device))
+/// Refuses a directory that holds something.
+pub(super) fn check_empty(dir: &Path) -> Result<(), HubError> {
+    let Ok(mut entries) = dir.read_dir() else { return Ok(()) };
+    if entries.next().is_none() {
+        return Ok(());
+    }
+    let what = "something else than this download".to_owned();
+    Err(HubError::Foreign { dir: dir.to_owned(), what })
 }

@@ -6,7 +6,7 @@ use serde_json::json;
 use sws::Model;
 use sws_hub::ModelName;
 
-use super::{MAIN, Obtained, Pull};
+use super::{Obtained, Pull};
 use crate::commands::shard::before;
 use crate::commands::{print, print_json, size};
 
@@ -15,16 +15,25 @@ impl Pull<'_> {
     pub(super) fn report(&self, obtained: &Obtained) -> anyhow::Result<()> {
         let Obtained { path, sharded, how } = obtained;
         if self.args.json {
-            return print_json(&json!({
+            let mut outcome = json!({
                 "model": self.name.to_string(),
                 "path": path,
-                "encoding": sharded.map(|_| self.encoding.name()),
-                "shards": sharded.map(|done| done.shards),
-                "found": sharded.map(|done| done.found),
-                "damaged": sharded.map(|done| done.damaged),
-                "stored_bytes": sharded.map(|done| done.stored_bytes),
-                "source_bytes": sharded.map(|done| done.source_bytes),
-            }));
+                "encoding": null,
+                "shards": null,
+                "found": null,
+                "damaged": null,
+                "stored_bytes": null,
+                "source_bytes": null,
+            });
+            if let Some(done) = sharded {
+                outcome["encoding"] = self.encoding.name().into();
+                outcome["shards"] = done.shards.into();
+                outcome["found"] = done.found.into();
+                outcome["damaged"] = done.damaged.into();
+                outcome["stored_bytes"] = done.stored_bytes.into();
+                outcome["source_bytes"] = done.source_bytes.into();
+            }
+            return print_json(&outcome);
         }
         let what = match sharded {
             Some(done) => {
@@ -35,7 +44,7 @@ impl Pull<'_> {
         // The id finds what lies in its own place, or does with the encoding.
         let with_form = ModelName {
             tag: Some(self.encoding.name().to_owned()),
-            revision: Some(self.revision.to_owned()).filter(|revision| revision != MAIN),
+            revision: self.other_revision().map(str::to_owned),
             ..self.name.clone()
         };
         let names = [self.name.to_string(), with_form.to_string()];
@@ -43,7 +52,7 @@ impl Pull<'_> {
         let model = names.iter().find(|name| finds(name, path)).unwrap_or(&shown);
         // A model that cannot be opened says why when it is run.
         let opened = Model::open(&obtained.path);
-        let talks = opened.is_ok_and(|model| model.chat_template().is_ok());
+        let talks = matches!(opened, Ok(model) if model.chat_template().is_ok());
         let next = if talks { "chat" } else { "run" };
         print(&format!("{what}{how}: {shown}\nsws {next} {model}\n"))
     }

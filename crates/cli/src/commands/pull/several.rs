@@ -43,8 +43,11 @@ impl Pull<'_> {
         let names: Vec<&str> = listing.files.iter().map(|file| file.name.as_str()).collect();
         let mut models: Vec<(&str, Vec<HubFile>)> = Vec::new();
         for (model, parts) in gguf_models(names.iter().copied()) {
-            let files = parts.into_iter().filter_map(|file| listing.file(file));
-            models.push((model, files.cloned().collect()));
+            let mut files = Vec::new();
+            for part in parts {
+                files.extend(listing.file(part).cloned());
+            }
+            models.push((model, files));
         }
         models.sort_by_key(|(_, files)| bytes(files));
         let beside = models.first().and_then(|(_, files)| beside(client, listing, files));
@@ -61,7 +64,8 @@ impl Pull<'_> {
     }
 }
 
-fn bytes(files: &[HubFile]) -> u64 {
+/// Bytes of all of some files.
+pub(super) fn bytes(files: &[HubFile]) -> u64 {
     files.iter().map(|file| file.len).fold(0, u64::saturating_add)
 }
 

@@ -7,13 +7,13 @@ use std::sync::{Mutex, OnceLock};
 use sws::Progress;
 use sws_hub::DownloadWatch;
 
+use crate::here::file_len;
 use crate::progress::{ProgressMeter, ProgressUnit};
 use crate::terminal::note;
 
 /// Bytes of a file that an earlier download left.
 pub(super) fn present(path: &Path, len: u64) -> u64 {
-    let of = |path: &Path| path.metadata().map_or(0, |about| about.len());
-    of(path).max(of(&path.with_added_extension("incomplete"))).min(len)
+    file_len(path).max(file_len(&path.with_added_extension("incomplete"))).min(len)
 }
 
 /// Shows the progress of downloads.
@@ -35,7 +35,9 @@ impl Downloaded {
     }
 
     pub(super) fn finish(&self) {
-        self.meter.get().inspect(|meter| meter.finish());
+        if let Some(meter) = self.meter.get() {
+            meter.finish();
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use sws::{Loader, Model, ModelSet, Needs, PrefixDisk, SetEntry, Threads};
 use sws_engine::MemoryUse;
 use sws_serve::{Server, ServerConfig, ServerLimits, listening, structured};
@@ -118,16 +118,19 @@ fn needs_of(args: &args::Serve, limits: &ServerLimits, opened: &[OpenedModel]) -
     let texts = usize::from(args.parallel);
     let vocab = opened.iter().map(|opened| opened.model.spec().vocab).sum();
     let disks = if args.kv_disk.is_some() { opened.len() as u64 } else { 0 };
-    let needs = |opened: &OpenedModel| Needs {
-        // Without a plan there is nothing to set aside.
-        all_logits: args.prompt_logprobs || args.model.resident,
-        texts,
-        heap: limits.heap() + listening(opened.model.spec()) + disks * PrefixDisk::heap(),
-        // Each vocabulary stays in memory while requests have structured output.
-        structured: structured(vocab, texts),
-        ..Needs::default()
-    };
-    opened.iter().map(needs).collect()
+    let mut needs = Vec::with_capacity(opened.len());
+    for opened in opened {
+        needs.push(Needs {
+            // Without a plan there is nothing to set aside.
+            all_logits: args.prompt_logprobs || args.model.resident,
+            texts,
+            heap: limits.heap() + listening(opened.model.spec()) + disks * PrefixDisk::heap(),
+            // Each vocabulary stays in memory while requests have structured output.
+            structured: structured(vocab, texts),
+            ..Needs::default()
+        });
+    }
+    needs
 }
 
 /// True if the budget has room for what each model needs, and for all of its structured output.
@@ -137,13 +140,17 @@ fn has_room(
     opened: &[OpenedModel],
     threads: &Threads,
 ) -> bool {
-    let needs = needs_of(args, limits, opened);
-    let fits = |(opened, needs): (&OpenedModel, Needs)| {
+    if args.model.resident {
+        return true;
+    }
+    for (opened, needs) in opened.iter().zip(needs_of(args, limits, opened)) {
         let OpenedModel { model, text, .. } = opened;
         let loader = model.with(args.model.options()).needs(needs);
-        has_room_for(needs.structured, loader.text(text.clone()).threads(threads))
-    };
-    args.model.resident || opened.iter().zip(needs).all(fits)
+        if !has_room_for(needs.structured, loader.text(text.clone()).threads(threads)) {
+            return false;
+        }
+    }
+    true
 }
 
 /// True if the budget has room for what a loader needs, and for so many bytes of structured output.
@@ -207,12 +214,15 @@ fn disk(
     limit: u64,
     keys: &[String],
 ) -> anyhow::Result<PrefixDisk> {
-    let dir = kv::dir(model.dir()).ok_or_else(|| {
-        anyhow!("there is no place for --kv-disk; set HOME or XDG_CACHE_HOME, or leave it out")
-    })?;
-    let identity = PrefixDisk::identity(model, &args.model.options()).map_err(|error| {
-        anyhow!("the files of the model cannot be looked at: {error}; leave out --kv-disk")
-    })?;
+    let Some(dir) = kv::dir(model.dir()) else {
+        bail!("there is no place for --kv-disk; set HOME or XDG_CACHE_HOME, or leave it out");
+    };
+    let identity = match PrefixDisk::identity(model, &args.model.options()) {
+        Ok(identity) => identity,
+        Err(error) => {
+            bail!("the files of the model cannot be looked at: {error}; leave out --kv-disk")
+        }
+    };
     Ok(PrefixDisk::open(&dir, limit, &identity, keys)?)
 }
 

@@ -9,6 +9,7 @@ use sws_hub::{gguf_models, is_whole};
 use sws_serve::ModelNames;
 
 use crate::args;
+use crate::here::file_names;
 use crate::model;
 use crate::terminal::note;
 
@@ -100,7 +101,10 @@ fn open_one(args: &args::Serve, typed: TypedModel, is_first: bool) -> anyhow::Re
     // A model without a template continues texts only.
     let text = model.with(args.model.options()).read_text()?;
     let text = text.while_loaded(model.chat_template().ok());
-    let shown = place.clone().unwrap_or_else(|| model.dir().to_owned());
+    let shown = match &place {
+        Some(place) => place.clone(),
+        None => model.dir().to_owned(),
+    };
     // Clients know a model by the id that found it.
     let found_by = match place {
         Some(place) if !place.exists() && model.supplier().is_none() => {
@@ -166,13 +170,16 @@ fn is_plain(name: &str) -> bool {
 
 /// A model with the name before `=`, if there is one and the whole is no path.
 fn named(typed: &Path) -> TypedModel {
-    let parts = typed.to_str().filter(|_| !typed.exists()).and_then(|typed| typed.split_once('='));
-    match parts {
-        Some((name, place)) if is_plain(name) && !place.is_empty() => {
-            TypedModel { place: Some(place.into()), name: Some(name.to_owned()), is_found: false }
-        }
-        _ => TypedModel { place: Some(typed.to_owned()), ..TypedModel::default() },
+    if let Some(text) = typed.to_str()
+        && !typed.exists()
+        && let Some((name, place)) = text.split_once('=')
+        && is_plain(name)
+        && !place.is_empty()
+    {
+        let name = Some(name.to_owned());
+        return TypedModel { place: Some(place.into()), name, is_found: false };
     }
+    TypedModel { place: Some(typed.to_owned()), ..TypedModel::default() }
 }
 
 /// The models in a directory that is none itself, and in those below it, in the order of their names.
@@ -198,12 +205,17 @@ fn within(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
 
 /// The complete GGUF models in a directory, each by its first file.
 fn ggufs(dir: &Path) -> Vec<PathBuf> {
-    let entries = dir.read_dir().into_iter().flatten().flatten();
-    let names: Vec<String> =
-        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    let models = gguf_models(names.iter().map(String::as_str));
-    let whole = models.into_values().filter(|files| is_whole(files));
-    whole.filter_map(|files| Some(dir.join(files.first()?))).collect()
+    let Ok(entries) = dir.read_dir() else { return Vec::new() };
+    let names = file_names(entries);
+    let mut found = Vec::new();
+    for files in gguf_models(names.iter().map(String::as_str)).into_values() {
+        if let Some(first) = files.first()
+            && is_whole(&files)
+        {
+            found.push(dir.join(first));
+        }
+    }
+    found
 }
 
 #[cfg(test)]

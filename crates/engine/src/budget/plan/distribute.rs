@@ -29,8 +29,7 @@ impl Planner {
         let kv = kv.max((more / LONG_KV_SHARE).min(longest_kv));
         let context = self.context_within(kv);
         let beyond = self.beyond(context);
-        let of_kv =
-            kv - self.encoding(context) - beyond.iter().map(|(_, bytes)| bytes).sum::<u64>();
+        let of_kv = kv - self.encoding(context) - sum_of(beyond);
         let more = more - (kv - least_kv);
         let least_arena = with_tables(self.least_arena()) + (self.minimum() - self.needed());
         let least_work = self.least_work();
@@ -51,13 +50,14 @@ impl Planner {
         let mut left = stand_in_bytes;
         let mut stand_ins = Vec::new();
         if !split.slots.is_empty() {
-            stand_ins.extend(self.pieces.stand_ins.iter().map_while(|&(id, len)| {
-                left = left.checked_sub(len)?;
-                Some(id)
-            }));
+            for &(id, len) in &self.pieces.stand_ins {
+                let Some(remaining) = left.checked_sub(len) else { break };
+                left = remaining;
+                stand_ins.push(id);
+            }
         }
 
-        let bytes = |slots: &[SlotClass]| slots.iter().map(SlotClass::bytes).sum::<u64>();
+        let slot_bytes: u64 = split.slots.iter().map(SlotClass::bytes).sum();
         let kernel = (MemoryUse::Kernel, with_tables(arena) - arena);
         let reservations = self.fixed().chain(beyond).chain([
             kernel,
@@ -70,7 +70,7 @@ impl Planner {
             (MemoryUse::Pinned, split.pinned_bytes),
             (MemoryUse::Ring, split.ring),
             (MemoryUse::StandIns, stand_in_bytes),
-            (MemoryUse::Slots, bytes(&split.slots)),
+            (MemoryUse::Slots, slot_bytes),
         ]);
         let ledger = Ledger::new(ram, reservations).expect("shares within the budget");
         let (verify_len, kept) = self.verify_len_within(work, least_work);
@@ -90,10 +90,11 @@ impl Planner {
             true => Vec::new(),
             false => lend(of_kv),
         };
-        let count = |classes: &[SlotClass]| classes.iter().map(|class| class.count).sum::<usize>();
-        let in_contexts = count(&context_lent) as f64 * idle_share(context);
-        let slots =
-            count(&split.slots) + count(&structured_lent) + count(&lent) + in_contexts as usize;
+        let in_contexts = SlotClass::count_of(&context_lent) as f64 * idle_share(context);
+        let slots = SlotClass::count_of(&split.slots)
+            + SlotClass::count_of(&structured_lent)
+            + SlotClass::count_of(&lent)
+            + in_contexts as usize;
         let per_token = self.per_token(&split, slots);
         let prompt = self.prompt_reads(&split, chunk);
         Ok(Plan {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use sws_model::ModelSpec;
 
-use super::pieces::{Cyclic, PieceSizes};
+use super::pieces::PieceSizes;
 use super::{ArenaSplit, Planner};
 
 /// Work per generated token, averaged over a long text.
@@ -78,8 +78,7 @@ impl PerToken {
     /// Seconds of a token, from the speed of the disk in bytes per second and the seconds of computing.
     /// Experts are read once their layer's router has chosen, so reading and computing add up.
     pub fn seconds(&self, disk: f64, computing: f64, costs: &TokenCosts) -> f64 {
-        let lookups =
-            [self.embedding, self.table_rows].into_iter().filter(|&bytes| bytes > 0).count() as f64;
+        let lookups = f64::from(u8::from(self.embedding > 0) + u8::from(self.table_rows > 0));
         self.read() as f64 / disk
             + costs.slowdown * computing
             + costs.call * self.calls
@@ -99,19 +98,16 @@ impl Planner {
     pub(super) fn per_token(&self, split: &ArenaSplit, have: usize) -> PerToken {
         let PieceSizes { cyclic, embedding, slots, .. } = &self.pieces;
         let batch = self.options.batch.max(1) as u64;
-        let bytes = |piece: &Cyclic| piece.per_pass(&self.spec);
-        let all: u64 = cyclic.iter().map(bytes).sum();
+        let all: u64 = cyclic.iter().map(|piece| piece.per_pass(&self.spec)).sum();
         let pinned_embedding = split.pinned.contains(&sws_format::PieceId::EMBED);
-        let lookup = embedding.map_or(0, |embedding| embedding.row);
-        let pinned_bytes: u64 =
-            cyclic.iter().filter(|piece| split.pinned.contains(&piece.id)).map(bytes).sum();
+        let lookup = embedding.unwrap_or_default().row;
         let total = slots.experts();
         let mean = slots.bytes().checked_div(total as u64).unwrap_or(0);
         let used = experts_per_step(&self.spec, batch) / batch as f64;
         let experts = (used * mean as f64) as u64;
         let shared = self.pieces.shared.checked_div(total as u64).unwrap_or(0);
         PerToken {
-            infrastructure: (all - pinned_bytes) / batch,
+            infrastructure: self.streamed_per_pass(split) / batch,
             embedding: if pinned_embedding || embedding.is_none() { 0 } else { lookup },
             table_rows: self.table_rows(),
             experts,

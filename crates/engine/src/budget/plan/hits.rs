@@ -93,8 +93,10 @@ impl HitCurve {
     /// Hit rates of a model of this shape whose routes are unknown. They come from a recorded model
     /// of the same shape, or else from one with similarly few or many experts in a layer.
     pub fn general(shape: HistoryShape) -> HitCurve {
-        if let Some((model, _, points)) = RECORDED.iter().find(|(_, other, _)| *other == shape) {
-            return HitCurve { points: points.to_vec(), basis: HitBasis::Recorded(model) };
+        for (model, other, points) in RECORDED {
+            if other == shape {
+                return HitCurve { points: points.to_vec(), basis: HitBasis::Recorded(model) };
+            }
         }
         let experts = shape.experts;
         let (points, model) = if experts <= FEW_EXPERTS {
@@ -109,21 +111,31 @@ impl HitCurve {
     /// milliseconds for the largest models. `None` if too few tokens were generated one at a time.
     pub fn replayed(routes: &Trace) -> Option<HitCurve> {
         let all = routes.shape().layers * routes.shape().experts;
-        let slots = |&(share, _): &(f64, f64)| ((share * all as f64).round() as usize).max(1);
-        let mut slots: Vec<usize> = GENERAL[1..].iter().map(slots).collect();
+        let mut slots = Vec::new();
+        for (share, _) in &GENERAL[1..] {
+            slots.push(((share * all as f64).round() as usize).max(1));
+        }
         slots.dedup();
-        let rates: Vec<f64> = thread::scope(|scope| {
-            let start = |&slots: &usize| {
-                thread::Builder::new().spawn_scoped(scope, move || replay(routes, slots)).ok()
-            };
-            let replays: Vec<_> = slots.iter().map(start).collect();
-            replays.into_iter().map(|replay| replay?.join().ok()?).collect::<Option<_>>()
+        let rates = thread::scope(|scope| {
+            let mut replays = Vec::new();
+            for &slots in &slots {
+                let replay = move || replay(routes, slots);
+                replays.push(thread::Builder::new().spawn_scoped(scope, replay).ok());
+            }
+            let mut rates = Vec::new();
+            for replay in replays {
+                rates.push(replay?.join().ok()??);
+            }
+            Some(rates)
         })?;
-        let share = |slots: usize| slots as f64 / all as f64;
-        let mut points: Vec<(f64, f64)> = slots.into_iter().map(share).zip(rates).collect();
-        points.insert(0, (0.0, 0.0));
-        // With a slot for each, every expert is read only once, which a few tokens cannot show.
-        points.retain(|&(share, _)| share < 1.0);
+        let mut points = vec![(0.0, 0.0)];
+        for (slots, rate) in slots.into_iter().zip(rates) {
+            let share = slots as f64 / all as f64;
+            // With a slot for each, every expert is read only once, which a few tokens cannot show.
+            if share < 1.0 {
+                points.push((share, rate));
+            }
+        }
         points.push((1.0, 1.0));
         // More slots never mean fewer hits in an estimate.
         let mut most = 0.0;
@@ -159,12 +171,13 @@ impl HitCurve {
 
     /// The expected hit rate if this share of the experts has slots.
     pub fn rate(&self, share: f64) -> f64 {
-        let pair = self.points.windows(2).find(|pair| share < pair[1].0);
-        let last = self.points.last().map_or(1.0, |&(_, rate)| rate);
-        pair.map_or(last, |pair| {
+        for pair in self.points.windows(2) {
             let [(x, low), (end, high)] = [pair[0], pair[1]];
-            low + (high - low) * (share - x) / (end - x)
-        })
+            if share < end {
+                return low + (high - low) * (share - x) / (end - x);
+            }
+        }
+        self.points.last().map_or(1.0, |&(_, rate)| rate)
     }
 }
 
@@ -181,8 +194,10 @@ fn replay(routes: &Trace, slots: usize) -> Option<f64> {
         let counts = range.len() == 1 && range.start >= all / 2;
         tokens += usize::from(counts);
         for layer in 0..routes.shape().layers {
-            let of = |token| routes.experts(token, layer).iter().map(|&expert| u32::from(expert));
-            let mut experts: Vec<u32> = range.clone().flat_map(of).collect();
+            let mut experts = Vec::new();
+            for token in range.clone() {
+                experts.extend(routes.experts(token, layer).iter().copied().map(u32::from));
+            }
             let missing = cache.layer(layer, &experts).len();
             if counts {
                 experts.sort_unstable();
@@ -191,7 +206,7 @@ fn replay(routes: &Trace, slots: usize) -> Option<f64> {
             }
         }
     }
-    (tokens >= FEWEST).then(|| 1.0 - misses as f64 / uses.max(1) as f64)
+    (tokens >= FEWEST).then_some(1.0 - misses as f64 / uses.max(1) as f64)
 }
 
 #[cfg(test)]

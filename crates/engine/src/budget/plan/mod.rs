@@ -24,7 +24,7 @@ use sws_kernels::{Packings, Tier};
 use sws_model::{ForwardState, Inventory, KvPrecision, ModelSpec, PassSize};
 use sws_store::LayoutError;
 
-use super::ledger::{Ledger, MemoryUse, ProcessMemory};
+use super::ledger::{Ledger, MemoryUse, ProcessMemory, sum_of};
 use crate::stand_ins::StandInUse;
 use distribute::ArenaSplit;
 use pieces::PieceSizes;
@@ -275,7 +275,7 @@ impl Planner {
     /// Bytes of all stand-ins, if all are to stay in memory; 0 otherwise.
     fn mandatory_stand_ins(&self) -> u64 {
         match self.options.stand_ins {
-            StandInUse::All => self.pieces.stand_ins.iter().map(|(_, len)| len).sum(),
+            StandInUse::All => self.pieces.stand_in_bytes(),
             StandInUse::Off | StandInUse::Auto => 0,
         }
     }
@@ -289,7 +289,7 @@ impl Planner {
     /// budget; `None` without such tables.
     pub fn layer_tables(&self) -> Option<[u64; 2]> {
         let bytes = self.pieces.table_bytes();
-        (bytes > 0).then(|| [bytes, self.table_rows()])
+        if bytes > 0 { Some([bytes, self.table_rows()]) } else { None }
     }
 
     /// Bytes of the rows that a token reads from the tables of layers.
@@ -299,15 +299,15 @@ impl Planner {
 
     /// Plans for a budget.
     pub fn plan(&self, ram: u64) -> Result<Plan, PlanError> {
-        self.try_plan(ram).map_err(|error| match error {
-            PlanError::TooSmall { budget, context, kv, .. } => {
-                PlanError::TooSmall { budget, smallest: self.smallest(), context, kv }
+        match self.try_plan(ram) {
+            Err(PlanError::TooSmall { budget, context, kv, .. }) => {
+                Err(PlanError::TooSmall { budget, smallest: self.smallest(), context, kv })
             }
-            PlanError::StandIns { budget, bytes, .. } => {
-                PlanError::StandIns { budget, bytes, smallest: self.smallest() }
+            Err(PlanError::StandIns { budget, bytes, .. }) => {
+                Err(PlanError::StandIns { budget, bytes, smallest: self.smallest() })
             }
-            error => error,
-        })
+            planned => planned,
+        }
     }
 
     /// Finds the smallest budget, to within `within` bytes, whose plan satisfies `enough`. The plan
@@ -377,8 +377,9 @@ impl Plan {
 
     /// Maximum number of experts in memory while tokens are generated one at a time.
     pub fn most_experts(&self) -> usize {
-        let all = self.slots.iter().chain(&self.structured_lent).chain(&self.lent);
-        all.map(|class| class.count).sum()
+        SlotClass::count_of(&self.slots)
+            + SlotClass::count_of(&self.structured_lent)
+            + SlotClass::count_of(&self.lent)
     }
 
     /// Returns the plan for a lower budget. It has fewer slots, but the same pinned pieces, ring,
@@ -414,8 +415,12 @@ impl Plan {
 
 /// The number of layers with experts of a model, and of their experts.
 pub fn routes_of(spec: &ModelSpec) -> HistoryShape {
-    let (layers, experts) =
-        spec.moes().fold((0, 0), |(layers, experts), moe| (layers + 1, moe.experts.max(experts)));
+    let mut layers = 0;
+    let mut experts = 0;
+    for moe in spec.moes() {
+        layers += 1;
+        experts = moe.experts.max(experts);
+    }
     HistoryShape { layers, experts, top_k: spec.max_top_k() }
 }
 

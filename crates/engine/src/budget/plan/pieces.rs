@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::ops::Range;
 
 use sws_format::{Manifest, PieceId, PieceKind};
 use sws_kernels::Encoding;
@@ -22,13 +23,20 @@ pub(super) struct Cyclic {
 impl Cyclic {
     /// Bytes that a pass uses of it: its layer may be visited several times.
     pub(super) fn per_pass(&self, spec: &ModelSpec) -> u64 {
-        let times = self.id.layer().map_or(1, |layer| spec.times(layer as usize));
-        self.len * times as u64
+        self.len * self.times(spec) as u64
+    }
+
+    /// Number of times that a pass visits it.
+    fn times(&self, spec: &ModelSpec) -> usize {
+        match self.id.layer() {
+            Some(layer) => spec.times(layer as usize),
+            None => 1,
+        }
     }
 }
 
 /// Sizes of a table whose rows are looked up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TableSizes {
     pub(super) len: u64,
     /// Bytes read for one row.
@@ -51,16 +59,15 @@ impl TableSizes {
     ) -> Result<Option<TableSizes>, LayoutError> {
         let rows = |held: &&HeldTensor| matches!(held.role, Role::Embedding | Role::Table);
         let Some(held) = held.iter().find(rows) else { return Ok(None) };
-        let read = |rows, parts| {
-            let read = Read::Rows { piece, tensor: held.index, rows, parts };
-            PieceLayout::new(manifest, read).map(|layout| layout.slot_len() as u64)
-        };
         // The escapes of an encoding are stored for the whole matrix.
         let (parts, rest) = match held.encoding.has_patches() {
-            true => (Parts::First, read(0..held.rows as u64, Parts::Rest)?),
+            true => {
+                (Parts::First, rows_len(manifest, piece, held, 0..held.rows as u64, Parts::Rest)?)
+            }
             false => (Parts::All, 0),
         };
-        Ok(Some(TableSizes { len, row: read(0..1, parts)? + EDGES, rest }))
+        let row = rows_len(manifest, piece, held, 0..1, parts)? + EDGES;
+        Ok(Some(TableSizes { len, row, rest }))
     }
 }
 
@@ -87,7 +94,7 @@ pub(super) struct PieceSizes {
     pub(super) stand_ins: Vec<(PieceId, u64)>,
     /// Bytes of experts that are in stand-ins and not in slots.
     pub(super) shared: u64,
-    /// Bytes of experts that are stored in their stand-ins rather than in slots.
+    /// Maximum bytes of the smallest block of a matrix that every token needs.
     pub(super) cyclic_unit: u64,
     /// Maximum bytes of the smallest block of an expert's matrix.
     pub(super) expert_unit: u64,
@@ -123,30 +130,27 @@ impl PieceSizes {
         };
         let mut experts = Vec::new();
         // Pieces are taken in the order of the manifest, as an inventory is unordered.
-        let needed = manifest.pieces.iter().filter(|piece| !inventory.piece(piece.id).is_empty());
-        for piece in needed {
+        for piece in &manifest.pieces {
             let id = piece.id;
+            let held = inventory.piece(id);
+            if held.is_empty() {
+                continue;
+            }
             let layout = PieceLayout::new(manifest, Read::Piece(id))?;
             let len = layout.slot_len() as u64;
             pieces.tables += tables(&layout, manifest);
-            let held = inventory.piece(id);
-            if !matches!(id.kind(), PieceKind::Expert(_)) {
-                let vectors = held.iter().filter(|held| !held.role.is_matrix());
-                let bytes = vectors.map(|held| (held.rows * held.cols * size_of::<f32>()) as u64);
-                pieces.vectors += bytes.sum::<u64>();
-            }
             let mut unit = 0;
             for held in held {
-                let len = |rows, parts| {
-                    let read = Read::Rows { piece: id, tensor: held.index, rows, parts };
-                    PieceLayout::new(manifest, read).map(|layout| layout.slot_len() as u64)
-                };
+                if !matches!(id.kind(), PieceKind::Expert(_)) && !held.role.is_matrix() {
+                    pieces.vectors += (held.rows * held.cols * size_of::<f32>()) as u64;
+                }
                 let least = match held.encoding {
                     // In other encodings, all parts after the first share one checksum.
                     Encoding::Nested => {
-                        len(0..1, Parts::First)? + len(0..held.rows as u64, Parts::Rest)?
+                        rows_len(manifest, id, held, 0..1, Parts::First)?
+                            + rows_len(manifest, id, held, 0..held.rows as u64, Parts::Rest)?
                     }
-                    _ => len(0..1, Parts::All)?,
+                    _ => rows_len(manifest, id, held, 0..1, Parts::All)?,
                 };
                 unit = unit.max(least + EDGES);
             }
@@ -213,18 +217,23 @@ impl PieceSizes {
             let kind = largest.entry(piece.id.kind()).or_default();
             *kind = piece.len.max(*kind);
         }
-        let first =
-            |kind| matches!(kind, PieceKind::Norms | PieceKind::FinalNorm | PieceKind::Router);
         self.cyclic.sort_by_key(|piece| {
             let kind = piece.id.kind();
-            let times = piece.id.layer().map_or(1, |layer| spec.times(layer as usize));
+            let is_first =
+                matches!(kind, PieceKind::Norms | PieceKind::FinalNorm | PieceKind::Router);
+            let times = Reverse(piece.times(spec));
             let layer = piece.id.layer().unwrap_or(0);
-            (!first(kind), Reverse(largest[&kind]), kind, Reverse(times), layer.reverse_bits())
+            (!is_first, Reverse(largest[&kind]), kind, times, layer.reverse_bits())
         });
     }
 
     pub(super) fn cyclic_bytes(&self) -> u64 {
         self.cyclic.iter().map(|piece| piece.len).sum()
+    }
+
+    /// Bytes of the stand-ins of all experts.
+    pub(super) fn stand_in_bytes(&self) -> u64 {
+        self.stand_ins.iter().map(|(_, len)| len).sum()
     }
 
     /// Bytes of all pieces.
@@ -239,9 +248,21 @@ impl PieceSizes {
 
     /// Bytes of all pieces but the tables of layers.
     pub(super) fn bytes_without_tables(&self) -> u64 {
-        let embedding = self.embedding.map_or(0, |embedding| embedding.len);
+        let embedding = self.embedding.unwrap_or_default().len;
         self.cyclic_bytes() + embedding + self.slots.bytes() + self.shared
     }
+}
+
+/// Bytes of a slot for these rows of a matrix.
+fn rows_len(
+    manifest: &Manifest,
+    piece: PieceId,
+    held: &HeldTensor,
+    rows: Range<u64>,
+    parts: Parts,
+) -> Result<u64, LayoutError> {
+    let read = Read::Rows { piece, tensor: held.index, rows, parts };
+    Ok(PieceLayout::new(manifest, read)?.slot_len() as u64)
 }
 
 /// Heap bytes of a layout and its checksums. The checksums of a checkpoint read in place have a
@@ -252,11 +273,13 @@ fn tables(layout: &PieceLayout, manifest: &Manifest) -> u64 {
     const BLOCK: u64 = 64;
     const IN_TABLE: u64 = 256;
     let Some(piece) = manifest.piece(layout.read().piece()) else { return PIECE };
-    let extents = piece.tensors.iter().flat_map(|tensor| &tensor.parts);
-    let blocks = extents.map(|extent| {
-        let count = extent.len.div_ceil(extent.check_len.max(1));
-        count * if extent.checks.is_empty() { BLOCK + IN_TABLE } else { BLOCK }
-    });
-    let names = piece.tensors.iter().map(|tensor| TENSOR + tensor.name.len() as u64);
-    PIECE + names.sum::<u64>() + blocks.sum::<u64>()
+    let mut bytes = PIECE;
+    for tensor in &piece.tensors {
+        bytes += TENSOR + tensor.name.len() as u64;
+        for extent in &tensor.parts {
+            let count = extent.len.div_ceil(extent.check_len.max(1));
+            bytes += count * if extent.checks.is_empty() { BLOCK + IN_TABLE } else { BLOCK };
+        }
+    }
+    bytes
 }

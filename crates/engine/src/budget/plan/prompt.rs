@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
+use sws_model::MoeSpec;
+
 use super::pieces::PieceSizes;
-use super::{ArenaSplit, Planner};
+use super::{ArenaSplit, Planner, SlotClass};
 
 /// Reads of a prompt, pass by pass.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -34,7 +36,7 @@ impl PromptReads {
     /// finds no expert in memory.
     pub fn passes(&self, tokens: usize) -> impl Iterator<Item = (Range<usize>, u64)> {
         let chunk = self.chunk.max(1);
-        let all: usize = self.experts.iter().map(|[experts, _]| experts).sum();
+        let all = self.all_experts();
         // What a later visit finds in memory.
         let kept = (self.slots as f64 / all.max(1) as f64).min(1.0);
         (0..tokens).step_by(chunk).map(move |first| {
@@ -57,7 +59,7 @@ impl PromptReads {
         computing: impl Fn(&Range<usize>) -> f64,
     ) -> f64 {
         let layers = self.experts.len().max(1) as f64;
-        let all: usize = self.experts.iter().map(|[experts, _]| experts).sum();
+        let all = self.all_experts();
         let passes = self.passes(tokens).map(|(part, bytes)| {
             let reading = bytes as f64 / disk;
             let computing = computing(&part) + bytes as f64 * TAKING / threads.max(1) as f64;
@@ -68,6 +70,11 @@ impl PromptReads {
             }
         });
         passes.sum()
+    }
+
+    /// Number of experts of all layers.
+    fn all_experts(&self) -> usize {
+        self.experts.iter().map(|[experts, _]| experts).sum()
     }
 }
 
@@ -84,19 +91,32 @@ fn used(layers: &[[usize; 2]], tokens: usize) -> f64 {
 
 impl Planner {
     pub(super) fn prompt_reads(&self, split: &ArenaSplit, chunk: usize) -> PromptReads {
-        let PieceSizes { cyclic, slots, .. } = &self.pieces;
-        let pinned = |id| split.pinned.contains(id);
-        let streamed = cyclic.iter().filter(|piece| !pinned(&piece.id));
-        let streamed = streamed.map(|piece| piece.per_pass(&self.spec));
+        let PieceSizes { slots, .. } = &self.pieces;
         PromptReads {
-            infrastructure: streamed.sum(),
-            experts: self.spec.moes().map(|moe| [moe.experts, moe.top_k]).collect(),
-            again: self.spec.routings_again().map(|moe| [moe.experts, moe.top_k]).collect(),
+            infrastructure: self.streamed_per_pass(split),
+            experts: self.spec.moes().map(choice_of).collect(),
+            again: self.spec.routings_again().map(choice_of).collect(),
             expert: slots.bytes().checked_div(slots.experts() as u64).unwrap_or(0),
-            slots: split.slots.iter().map(|class| class.count).sum(),
+            slots: SlotClass::count_of(&split.slots),
             chunk,
         }
     }
+
+    /// Bytes of infrastructure that a pass reads.
+    pub(super) fn streamed_per_pass(&self, split: &ArenaSplit) -> u64 {
+        let mut bytes = 0;
+        for piece in &self.pieces.cyclic {
+            if !split.pinned.contains(&piece.id) {
+                bytes += piece.per_pass(&self.spec);
+            }
+        }
+        bytes
+    }
+}
+
+/// The number of experts of a layer, and of those that a token uses.
+fn choice_of(moe: &MoeSpec) -> [usize; 2] {
+    [moe.experts, moe.top_k]
 }
 
 #[cfg(test)]

@@ -19,25 +19,25 @@ impl Planner {
 
     /// Bytes of everything but the arena, at the smallest budget.
     pub(super) fn base(&self) -> u64 {
-        let fixed: u64 = self.fixed().map(|(_, bytes)| bytes).sum();
         let context = self.context[0];
-        fixed + self.kv(context) + self.encoding(context) + self.least_work()
+        sum_of(self.fixed()) + self.kv(context) + self.encoding(context) + self.least_work()
     }
 
     /// Bytes of the tables: piece locations, expert use over time, per token and per sequence,
     /// state shared by sequences, the last routes, and candidates of the sampler.
     pub(super) fn tables(&self) -> u64 {
-        let used = self.spec.moes().map(|moe| {
+        let mut used = 0;
+        for moe in self.spec.moes() {
             let experts = moe.experts as u64;
-            experts * experts * size_of::<f32>() as u64 + experts * 300
-        });
+            used += experts * experts * size_of::<f32>() as u64 + experts * 300;
+        }
         let sampling = (self.options.batch * self.spec.vocab * 32) as u64 + self.shared_logits();
         let shape = routes_of(&self.spec);
         let tokens = (History::bytes_of_tokens(shape) + ExpectedUse::bytes_of_routes(shape)) as u64;
         let others = self.options.batch.saturating_sub(1) as u64;
         let sharing = if others > 0 { ExpectedUse::bytes_of_sharing(shape) as u64 } else { 0 };
         let sequences = others * History::bytes_of_sequence(shape) as u64 + sharing;
-        self.pieces.tables + used.sum::<u64>() + tokens + sequences + sampling
+        self.pieces.tables + used + tokens + sequences + sampling
     }
 
     /// Bytes of the logits that a step of several sequences collects.
@@ -60,8 +60,7 @@ impl Planner {
     /// Bytes that depend on the number of positions: keys, values, encoding, and additional working
     /// memory.
     pub(super) fn of_positions(&self, context: usize) -> u64 {
-        let beyond = self.beyond(context).into_iter().map(|(_, bytes)| bytes);
-        self.kv(context) + self.encoding(context) + beyond.sum::<u64>()
+        self.kv(context) + self.encoding(context) + sum_of(self.beyond(context))
     }
 
     /// Additional working memory and slack for more positions than every plan accounts for. They
@@ -71,10 +70,15 @@ impl Planner {
         if context <= counted {
             return [(MemoryUse::Activations, 0), (MemoryUse::Slack, 0)];
         }
-        let more = |tokens| self.work_at(tokens, context).saturating_sub(self.work(tokens));
-        let work = more(self.chunks()[0]).max(more(self.longest_chunk()));
+        let shortest = self.work_beyond(self.chunks()[0], context);
+        let work = shortest.max(self.work_beyond(self.longest_chunk(), context));
         let grown = work + self.kv(context).saturating_sub(self.kv(counted));
         [(MemoryUse::Activations, work), (MemoryUse::Slack, grown.div_ceil(SLACK_SHARE))]
+    }
+
+    /// Additional working memory of a pass of `tokens` tokens.
+    fn work_beyond(&self, tokens: usize, context: usize) -> u64 {
+        self.work_at(tokens, context).saturating_sub(self.work(tokens))
     }
 
     /// Maximum number of positions that `bytes` suffice for.
@@ -122,7 +126,7 @@ impl Planner {
         let logits = if all_logits { tokens } else { self.options.batch.max(1) };
         let strip = PassSize::STRIP;
         let packings = self.packings;
-        let size = |tokens| PassSize { tokens, logits, positions, threads, strip, packings };
+        let size = PassSize { tokens, logits, positions, threads, strip, packings };
         // Passes over several sequences can be undone, and so can tokens computed on stand-ins.
         let passes = match (self.options.batch, self.options.stand_ins) {
             (0..=1, StandInUse::Off) => (0, 0),
@@ -130,10 +134,13 @@ impl Planner {
             (batch, _) => (batch, tokens),
         };
         let journal = ForwardState::journal_bytes(&self.spec, passes, self.options.kv);
-        let bytes = self.spec.work_bytes(tier, size(tokens));
+        let bytes = self.spec.work_bytes(tier, size);
         // Every plan already accounts for the slack of a strip.
-        let strip = if tokens > strip { self.spec.work_bytes(tier, size(strip)) } else { bytes };
-        bytes + bytes.saturating_sub(strip) / SLACK_SHARE + journal
+        let of_strip = match tokens > strip {
+            true => self.spec.work_bytes(tier, PassSize { tokens: strip, ..size }),
+            false => bytes,
+        };
+        bytes + bytes.saturating_sub(of_strip) / SLACK_SHARE + journal
     }
 
     /// Working memory for verifying this many tokens, including the pending choices of experts.
@@ -173,8 +180,8 @@ impl Planner {
             .min(self.verifying(most))
             .max(least_work);
         let fits = |tokens| tokens < 2 || self.verifying(tokens) <= kept;
-        let verify_len = Some(largest(0..=most, fits)).filter(|&tokens| tokens > 1);
-        (verify_len.unwrap_or(0), kept)
+        let verify_len = largest(0..=most, fits);
+        (if verify_len > 1 { verify_len } else { 0 }, kept)
     }
 
     /// The longest chunk whose working memory fits into `work` bytes.
@@ -205,8 +212,7 @@ impl Planner {
 
     /// Bytes of the shortest ring for rows of tables alone.
     pub(super) fn lookup_ring(&self) -> u64 {
-        let embedding = self.pieces.embedding.map_or(0, |table| table.ring());
-        embedding + self.table_ring()
+        self.pieces.embedding.unwrap_or_default().ring() + self.table_ring()
     }
 
     /// Bytes of the shortest ring for rows of the tables of layers.
@@ -221,7 +227,7 @@ impl Planner {
         if self.options.stand_ins != StandInUse::Off && stand_ins.is_empty() {
             return Err(PlanError::NoStandIns);
         }
-        let bytes: u64 = stand_ins.iter().map(|(_, len)| len).sum();
+        let bytes = self.pieces.stand_in_bytes();
         let room = arena.saturating_sub(self.least_slots_arena());
         Ok(match self.options.stand_ins {
             StandInUse::Off => 0,

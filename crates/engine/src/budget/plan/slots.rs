@@ -17,17 +17,33 @@ impl SlotClass {
         self.len as u64 * self.count as u64
     }
 
+    /// Number of slots of all classes.
+    pub(super) fn count_of(classes: &[SlotClass]) -> usize {
+        classes.iter().map(|class| class.count).sum()
+    }
+
     /// The slots of both lists, as one list of classes. The lengths in `more` must occur in
     /// `classes`.
     pub(super) fn together(classes: &[SlotClass], more: &[SlotClass]) -> Vec<SlotClass> {
-        let more = |len| more.iter().filter(move |class| class.len == len).map(|class| class.count);
-        let with = |class: &SlotClass| class.count + more(class.len).sum::<usize>();
-        classes.iter().map(|class| SlotClass { count: with(class), ..*class }).collect()
+        let mut together = classes.to_vec();
+        for class in &mut together {
+            for more in more {
+                if more.len == class.len {
+                    class.count += more.count;
+                }
+            }
+        }
+        together
     }
 
     /// Length of each slot of all classes.
     pub(crate) fn each(classes: &[SlotClass]) -> impl Iterator<Item = usize> {
-        classes.iter().flat_map(|class| std::iter::repeat_n(class.len, class.count))
+        classes.iter().flat_map(SlotClass::lens)
+    }
+
+    /// Length of each slot.
+    fn lens(&self) -> std::iter::RepeatN<usize> {
+        std::iter::repeat_n(self.len, self.count)
     }
 }
 
@@ -48,8 +64,11 @@ const LEAST: usize = 2;
 impl SlotSizes {
     /// Classes for experts of these lengths. A token uses `top_k` experts per layer.
     pub(super) fn new(mut lens: Vec<usize>, top_k: usize) -> SlotSizes {
-        lens.iter_mut().for_each(|len| *len = (*len).max(1).next_multiple_of(SLOT_ALIGN));
-        lens.sort_unstable_by(|a, b| b.cmp(a));
+        for len in &mut lens {
+            *len = (*len).max(1).next_multiple_of(SLOT_ALIGN);
+        }
+        lens.sort_unstable();
+        lens.reverse();
         let mut classes: Vec<SlotClass> = Vec::new();
         for len in lens {
             match classes.last_mut() {
@@ -68,12 +87,15 @@ impl SlotSizes {
 
     /// Bytes of the minimum number of slots.
     pub(super) fn least_bytes(&self) -> u64 {
-        let pairs = self.classes.iter().zip(&self.least);
-        pairs.map(|(class, &least)| class.len as u64 * least as u64).sum()
+        let mut bytes = 0;
+        for (class, &least) in self.classes.iter().zip(&self.least) {
+            bytes += class.len as u64 * least as u64;
+        }
+        bytes
     }
 
     pub(super) fn experts(&self) -> usize {
-        self.classes.iter().map(|class| class.count).sum()
+        SlotClass::count_of(&self.classes)
     }
 
     /// Cuts `room` bytes into slots, of each class in proportion to its experts. There must be room
@@ -92,7 +114,9 @@ impl SlotSizes {
     pub(super) fn additional(&self, slots: &[SlotClass], room: u64) -> Vec<SlotClass> {
         let counts: Vec<usize> = slots.iter().map(|class| class.count).collect();
         let mut additional = self.cut_beyond(&counts, room);
-        additional.iter_mut().zip(counts).for_each(|(class, has)| class.count -= has);
+        for (class, has) in additional.iter_mut().zip(counts) {
+            class.count -= has;
+        }
         additional.retain(|class| class.count > 0);
         additional
     }
@@ -122,13 +146,24 @@ impl SlotSizes {
 
     /// The class furthest behind its share; `None` once every expert has a slot.
     fn next(&self, planned: &[usize]) -> Option<usize> {
-        let open = (0..planned.len()).filter(|&i| planned[i] < self.classes[i].count);
-        open.min_by(|&a, &b| {
-            let scaled = |i: usize, other: usize| {
-                (planned[i] as u128 + 1) * self.classes[other].count as u128
+        let mut next: Option<usize> = None;
+        for (place, &count) in planned.iter().enumerate() {
+            let experts = self.classes[place].count;
+            if count >= experts {
+                continue;
+            }
+            let is_behind = match next {
+                Some(first) => {
+                    let own = (count as u128 + 1) * self.classes[first].count as u128;
+                    own < (planned[first] as u128 + 1) * experts as u128
+                }
+                None => true,
             };
-            scaled(a, b).cmp(&scaled(b, a))
-        })
+            if is_behind {
+                next = Some(place);
+            }
+        }
+        next
     }
 }
 

@@ -1,5 +1,7 @@
 //! Work of the assembler ahead of the routers: prefetches, pins, and runs ahead on stand-ins.
 
+use std::time::Duration;
+
 use sws_cache::NoRoom;
 use sws_cache::policy::Policy;
 use sws_format::PieceId;
@@ -9,13 +11,50 @@ use sws_store::Priority;
 use super::DynamicAssembler;
 use crate::error::StreamError;
 use crate::experts::verifier::Presence;
-use crate::reads::ReadOrigin;
+use crate::reads::{ReadOrigin, expert_ids, is_expert_of};
 use crate::speculation::{
     ExpectedPiece, LIKELY_VICTIM_STEPS, Prefetch, PrefetchOutcome, WarmFill, warm_fill,
 };
 use crate::stand_ins::Wait;
 
 impl DynamicAssembler {
+    /// Books the time since `started`, in which the draft has run.
+    pub(super) fn draft_ran(&mut self, started: Duration) {
+        let took = self.now().saturating_sub(started);
+        if self.forecaster.computes() {
+            self.account.draft_took(took);
+        }
+        self.account.forecast_took(took);
+    }
+
+    /// Books a query of the draft that began at `started`, and follows its forecast, if there is a
+    /// new one.
+    pub(super) fn forecast(&mut self, started: Duration, is_new: bool) {
+        let queried = self.now().saturating_sub(started);
+        if self.forecaster.computes() {
+            self.account.draft_took(queried);
+        }
+        if is_new {
+            self.assemble_from_blueprint();
+        }
+        let took = self.now().saturating_sub(started);
+        self.account.forecast_took(took);
+    }
+
+    /// Applies the draft's blueprint: protects resident experts, and prefetches missing ones when
+    /// profitable. It replaces earlier forecasts of the same layers. Prefetches that have not begun
+    /// are cancelled and scored again.
+    fn assemble_from_blueprint(&mut self) {
+        if !self.account.governor.on() {
+            return;
+        }
+        for layer in &self.forecaster.blueprint().layers {
+            self.prefetcher.follow(layer, |id, probability| self.cache.foresee(id, probability));
+        }
+        self.withdraw_prefetches();
+        self.prefetch();
+    }
+
     /// Issues the prefetches that the prefetcher proposes, once every demanded piece has its slot.
     pub(super) fn prefetch(&mut self) {
         if self.demand.is_waiting() {
@@ -30,7 +69,7 @@ impl DynamicAssembler {
         let mut round = self.prefetcher.round(&self.account, at, load, most);
         loop {
             let DynamicAssembler { prefetcher, account, cache, reads, tier, .. } = self;
-            let is_on_tier = |id| tier.as_ref().is_some_and(|tier| tier.holds(id));
+            let is_on_tier = |id| matches!(&*tier, Some(tier) if tier.holds(id));
             let slot_len = |id| reads.slot_len(id);
             let next = prefetcher.next(&mut round, account, cache, is_on_tier, slot_len);
             let Some(prefetch) = next else { return };
@@ -89,8 +128,7 @@ impl DynamicAssembler {
         let next = self.prefetcher.next_layer(self.demand.layer(), tokens);
         let Some((layer, probability, priority)) = next else { return };
         let experts = 0..self.prefetcher.experts_of(layer);
-        let ids = experts.map(|expert| PieceId::expert(layer as u32, expert));
-        for id in self.reads.in_disk_order(ids) {
+        for id in self.reads.in_disk_order(expert_ids(layer as u32, experts)) {
             self.pin(id);
             self.prefetcher.expect([ExpectedPiece { id, probability, priority }]);
         }
@@ -103,7 +141,7 @@ impl DynamicAssembler {
         if !self.prefetcher.enabled {
             return;
         }
-        let ids = experts.iter().map(|&expert| PieceId::expert(layer as u32, expert));
+        let ids = expert_ids(layer as u32, experts.iter().copied());
         for id in self.reads.in_disk_order(ids) {
             self.pin(id);
             self.prefetcher.expect_known(id);
@@ -122,11 +160,10 @@ impl DynamicAssembler {
         self.prefetcher.settle(layer);
         let over = self.reads.ids().into_iter().filter(|id| id.layer() <= Some(layer));
         for id in self.reads.in_disk_order(over.collect::<Vec<_>>()) {
-            let needed = distinct.iter().any(|&expert| PieceId::expert(layer, expert) == id);
-            let origin = self.reads.get(id).map(|read| read.origin);
-            if needed {
+            let read = self.reads.get(id);
+            if is_expert_of(id, layer, distinct) {
                 self.reads.demand(id, self.ablations.promotion);
-            } else if origin != Some(ReadOrigin::WarmFill) {
+            } else if !matches!(read, Some(read) if read.origin == ReadOrigin::WarmFill) {
                 self.give_up(id);
             }
         }
@@ -189,7 +226,7 @@ impl DynamicAssembler {
     pub(super) fn foresee(&mut self, layer: usize, routed: &Routed) -> Result<(), StreamError> {
         self.drain()?;
         let probability = self.run_ahead.foresee(layer as u32, routed);
-        let ids = routed.distinct.iter().map(|&expert| PieceId::expert(layer as u32, expert));
+        let ids = expert_ids(layer as u32, routed.distinct.iter().copied());
         for id in self.reads.in_disk_order(ids) {
             self.pin(id);
             let priority = Priority::Speculative;
@@ -230,7 +267,10 @@ impl DynamicAssembler {
 
     /// Number of the layer's needed experts that are not resident.
     fn missing(&self) -> usize {
-        let absent = |&&expert: &&u32| self.presence(expert) != Presence::Exact;
-        self.demand.needed().iter().filter(absent).count()
+        let mut missing = 0;
+        for &expert in self.demand.needed() {
+            missing += usize::from(self.presence(expert) != Presence::Exact);
+        }
+        missing
     }
 }

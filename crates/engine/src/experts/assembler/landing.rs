@@ -48,10 +48,11 @@ impl DynamicAssembler {
             self.moved(evicted, ExpertPlace::Disk);
         }
         self.moved(id, ExpertPlace::Reading);
-        self.reads.issue(id, payload, priority, origin).map_err(|(memory, error)| {
+        if let Err((memory, error)) = self.reads.issue(id, payload, priority, origin) {
             self.failed(id, memory);
-            error
-        })
+            return Err(error);
+        }
+        Ok(())
     }
 
     /// Handles all reads that have ended.

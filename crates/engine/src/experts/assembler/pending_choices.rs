@@ -25,7 +25,7 @@ impl PendingChoices {
     /// Begins a pass. True unless it is a pending pass.
     pub(super) fn begin(&mut self, pass: &Pass) -> bool {
         self.choices.clear();
-        self.pass = std::mem::take(&mut self.expected).then(|| pass.clone());
+        self.pass = if std::mem::take(&mut self.expected) { Some(pass.clone()) } else { None };
         self.pass.is_none()
     }
 
@@ -51,16 +51,21 @@ impl PendingChoices {
         let Some(all) = &self.pass else { return Vec::new() };
         let rows = all.spans.iter().flat_map(|span| span.rows().zip(span.positions()));
         let sequence = all.spans.first().map_or(0, |span| span.sequence);
-        let heard = rows.take(tokens).filter(|_| !choices.is_empty()).map(|(row, position)| {
+        let mut heard = Vec::new();
+        if choices.is_empty() {
+            return heard;
+        }
+        for (row, position) in rows.take(tokens) {
             let mut pass = Pass::default();
             pass.push(sequence, position, &all.tokens[row..=row]);
-            let of = |(layer, experts): &(u32, Vec<u32>)| {
+            let mut own = Choices::with_capacity(choices.len());
+            for (layer, experts) in &choices {
                 let each = experts.len() / all.len();
-                (*layer, experts[row * each..][..each].to_vec())
-            };
-            (pass, choices.iter().map(of).collect())
-        });
-        heard.collect()
+                own.push((*layer, experts[row * each..][..each].to_vec()));
+            }
+            heard.push((pass, own));
+        }
+        heard
     }
 }
 

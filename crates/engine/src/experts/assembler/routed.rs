@@ -8,6 +8,7 @@ use sws_model::Routed;
 use super::DynamicAssembler;
 use crate::error::StreamError;
 use crate::experts::verifier::{Presence, RealPath, Verdict, detect_miss};
+use crate::reads::expert_ids;
 use crate::speculation::ChosenExperts;
 
 impl DynamicAssembler {
@@ -103,7 +104,7 @@ impl DynamicAssembler {
         let real = RealPath { layer, experts: &routed.distinct };
         let verdict = self.verifier.check(real, |expert| {
             let id = PieceId::expert(number, expert);
-            if tier.is_some_and(|tier| tier.holds(id)) {
+            if matches!(tier, Some(tier) if tier.holds(id)) {
                 return Presence::Exact;
             }
             match cache.lookup(id) {
@@ -128,8 +129,7 @@ impl DynamicAssembler {
         if let Verdict::Reject { mut missing, mut inexact } = verdict {
             missing.extend(self.verifier.catch(&mut inexact));
             self.run_ahead.to_judge = inexact;
-            let ids = missing.into_iter().map(|expert| PieceId::expert(number, expert));
-            self.demand.queue(self.reads.in_disk_order(ids));
+            self.demand.queue(self.reads.in_disk_order(expert_ids(number, missing)));
             self.fallback_reassemble()?;
         }
         if self.pending.is_idle() {
@@ -138,8 +138,9 @@ impl DynamicAssembler {
         }
         if self.prefetcher.enabled {
             if self.pending.is_idle() && self.account.governor.may_train_draft() {
-                let Routed { choices, top_k, .. } = routed;
-                self.with_draft(|forecaster| forecaster.learn(layer, choices, *top_k));
+                let started = self.now();
+                self.forecaster.learn(layer, &routed.choices, routed.top_k);
+                self.draft_ran(started);
             }
             self.expect_next_layer(tokens);
         }
@@ -148,8 +149,13 @@ impl DynamicAssembler {
 
     /// Passes a router's choice to the account.
     fn account_choice(&mut self, layer: usize, distinct: &[u32]) {
-        let first = distinct.first().map(|&expert| PieceId::expert(layer as u32, expert));
-        let bytes = first.and_then(|id| self.reads.slot_len(id)).unwrap_or(0);
+        let bytes = match distinct.first() {
+            Some(&expert) => {
+                let first = PieceId::expert(layer as u32, expert);
+                self.reads.slot_len(first).unwrap_or(0)
+            }
+            None => 0,
+        };
         let sweeping = self.is_unbooked();
         let begun = self.reads.speculative_begun();
         let chosen = ChosenExperts { layer, distinct, bytes, sweeping, begun: &begun };

@@ -23,11 +23,8 @@ impl LastStates {
             return;
         }
         for span in &pass.spans {
-            let last = span.rows().next_back();
-            let Some(state) = last.and_then(|row| state.get(row * hidden..(row + 1) * hidden))
-            else {
-                continue;
-            };
+            let Some(row) = span.rows().next_back() else { continue };
+            let Some(state) = state.get(row * hidden..(row + 1) * hidden) else { continue };
             if self.states.len() == self.live {
                 self.states.push(Default::default());
             }

@@ -9,7 +9,7 @@ use crate::error::StreamError;
 use crate::experts::tier::{OnTier, TierTensor};
 use crate::experts::verifier::Presence;
 use crate::experts::weights::StandInWeights;
-use crate::reads::Computed;
+use crate::reads::{Computed, expert_ids};
 use crate::wait::Moment;
 
 /// Maximum number of experts computed together while others of their layer wait for slots: few
@@ -47,12 +47,13 @@ impl DynamicAssembler {
 
     /// True if stand-ins of all experts are in memory.
     pub fn can_draft(&self) -> bool {
-        let experts = |layer| {
-            let ids = 0..self.prefetcher.experts_of(layer);
-            ids.map(move |expert| PieceId::expert(layer as u32, expert))
-        };
-        let mut all = (0..self.prefetcher.layers()).flat_map(experts);
-        all.all(|id| self.run_ahead.stand_ins.contains(id))
+        for layer in 0..self.prefetcher.layers() {
+            let experts = self.prefetcher.experts_of(layer);
+            if !self.run_ahead.stand_ins.covers(layer as u32, experts) {
+                return false;
+            }
+        }
+        true
     }
 
     /// Calls `ready` with the stand-ins of all experts that the router has chosen, whatever else is in
@@ -138,16 +139,14 @@ impl DynamicAssembler {
         let DynamicAssembler { tier, cache, inventory, run_ahead, reads, .. } = self;
         let Some(tier) = tier else { return };
         tier.placement.computed_here(experts.len(), took);
-        let waiter = &reads.waiter;
-        let now = || Moment { now: waiter.clock().now(), waited: waiter.stalls().time };
-        for id in experts.iter().map(|&expert| PieceId::expert(layer, expert)) {
+        for id in expert_ids(layer, experts.iter().copied()) {
             let Some(slot) = cache.get(id) else { continue };
             let tensors = inventory.piece(id).iter().map(|held| {
                 let parts = slot.parts(held, &run_ahead.stand_ins)?;
                 Some(TierTensor { held: *held, parts })
             });
             let Some(tensors) = tensors.collect::<Option<Vec<TierTensor<'_>>>>() else { continue };
-            if tier.promote(id, &tensors, now) {
+            if tier.promote(id, &tensors, &reads.waiter) {
                 cache.release(id);
             }
         }
@@ -165,7 +164,7 @@ impl DynamicAssembler {
 
     /// True if the tier holds an expert.
     pub(super) fn is_on_tier(&self, id: PieceId) -> bool {
-        self.tier.as_ref().is_some_and(|tier| tier.holds(id))
+        matches!(&self.tier, Some(tier) if tier.holds(id))
     }
 
     /// Computes the layer's last missing expert while it arrives. False if that is not possible.

@@ -18,7 +18,7 @@ impl DynamicAssembler {
     /// before.
     pub fn lend(&mut self, slots: impl IntoIterator<Item = Slot>) -> usize {
         self.account.slots_changed();
-        self.cache.extend(slots.into_iter().map(|slot| (slot.len(), LoadedSlot::empty(slot))))
+        self.cache.extend(slots.into_iter().map(LoadedSlot::with_len))
     }
 
     /// Gives up all but the first `slots` slots, between passes. Reads into the others go on.

@@ -2,13 +2,13 @@
 //! For a layer without them, these functions do nothing.
 
 use sws_format::{PieceId, Span};
-use sws_kernels::functional::{Distances, NormWeight, Queries, axpy, dots, rms_norm};
+use sws_kernels::functional::{Distances, NormWeight, Queries, axpy, dots};
 use sws_kernels::{PackedInput, Tier};
 
 use super::super::by_rows::{HeadPart, by_rows, gather, rows_of};
 use super::super::linear::Product;
 use super::super::mixer::{MixerContext, add_bias, temper};
-use super::super::norms::scale;
+use super::super::norms::{rms_norm_rows, scale, scale_row};
 use super::super::past::{Conv, add_conv, add_token_conv};
 use super::{Qkv, norm_heads};
 use crate::layer_state::{KvState, SequenceState};
@@ -89,7 +89,8 @@ impl<'w> Extras<'w> {
         qkv: &mut Qkv<'_>,
     ) {
         let QkNorm::Limited { length, of_distances } = spec.qk_norm else { return };
-        let (tier, id) = (context.tier, context.id());
+        let tier = context.tier;
+        let id = context.id();
         weigh(weights.vector(id, Role::QueryNorm), qkv.q);
         shorten(tier, spec.head_dim, length, qkv.q);
         shorten(tier, spec.head_dim, length, qkv.k);
@@ -116,7 +117,7 @@ impl<'w> Extras<'w> {
             QkNorm::Unweighted => {
                 let dim = spec.head_dim;
                 for x in [&mut *qkv.q, &mut *qkv.k] {
-                    by_rows(x, dim, |_, x| rms_norm(tier, x, dim, NormWeight::None, by.eps()));
+                    rms_norm_rows(tier, x, dim, NormWeight::None, by.eps());
                 }
             }
         }
@@ -227,7 +228,7 @@ pub(super) fn before_norms(
     }
     if spec.extras.value_norm {
         let dim = spec.value_dim;
-        by_rows(v, dim, |_, x| rms_norm(tier, x, dim, NormWeight::None, by.eps()));
+        rms_norm_rows(tier, v, dim, NormWeight::None, by.eps());
     }
     if let Some(factor) = spec.extras.value_scale {
         scale(factor, v);
@@ -246,9 +247,9 @@ pub(super) fn before_norms(
 /// Norms the outputs of heads.
 pub(super) fn norm_outputs(context: &MixerContext<'_>, spec: &AttentionSpec, qkv: &mut Qkv<'_>) {
     if spec.extras.output_norm {
-        let (dim, eps) = (spec.value_dim, context.norm.eps());
+        let eps = context.norm.eps();
         let outputs = &mut qkv.mixed[..context.tokens() * spec.output_width()];
-        by_rows(outputs, dim, |_, x| rms_norm(context.tier, x, dim, NormWeight::None, eps));
+        rms_norm_rows(context.tier, outputs, spec.value_dim, NormWeight::None, eps);
     }
 }
 
@@ -268,7 +269,11 @@ pub(super) fn columns<'w>(
 pub(super) fn clip(spec: &AttentionSpec, qkv: &mut Qkv<'_>) {
     let Some(limit) = spec.extras.clip else { return };
     for x in [&mut *qkv.q, &mut *qkv.k, &mut *qkv.v] {
-        by_rows(x, 1, |_, x| x.iter_mut().for_each(|x| *x = x.clamp(-limit, limit)));
+        by_rows(x, 1, |_, x| {
+            for x in x {
+                *x = x.clamp(-limit, limit);
+            }
+        });
     }
 }
 
@@ -285,8 +290,11 @@ fn into_halves(paired: &[f32], heads: &mut [f32], head_dim: usize) {
 /// Multiplies rows by the weights of all heads of a token.
 fn weigh(weights: &[f32], x: &mut [f32]) {
     by_rows(x, weights.len(), |_, rows| {
-        let rows = rows.chunks_exact_mut(weights.len());
-        rows.for_each(|row| row.iter_mut().zip(weights).for_each(|(x, weight)| *x *= weight));
+        for row in rows.chunks_exact_mut(weights.len()) {
+            for (x, weight) in row.iter_mut().zip(weights) {
+                *x *= weight;
+            }
+        }
     });
 }
 
@@ -298,7 +306,7 @@ fn shorten(tier: Tier, width: usize, length: f32, x: &mut [f32]) {
             dots(tier, x, x, width, &mut square);
             let factor = length / (square[0].sqrt() + LENGTH_PLUS);
             if factor < 1.0 {
-                x.iter_mut().for_each(|x| *x *= factor);
+                scale_row(factor, x);
             }
         }
     });

@@ -119,11 +119,11 @@ impl Heads<'_> {
             }
             let mut jobs = [const { None }; MAX];
             let y = OutputColumns::new(&mut self.absorbed[place], tokens, group.len() * width);
-            let (_, mut left) = y.split_at((heads.start - group.start) * width);
+            let mut left = y.split_at((heads.start - group.start) * width).1;
             for ((job, input), head) in jobs.iter_mut().zip(&*inputs).zip(heads) {
                 let (own, others) = left.split_at(width);
                 left = others;
-                let (y, _) = own.split_at(row).1.split_at(rows);
+                let y = own.split_at(row).1.split_at(rows).0;
                 let at = head * rank + row - first;
                 *job = Some(MatmulJob { matrix: block.rows(at..at + rows), x: input, y });
             }
@@ -272,14 +272,13 @@ impl Heads<'_> {
         let value_dim = self.spec.value_dim;
         let mut jobs = [const { None }; MAX];
         let all = OutputColumns::new(&mut *self.mixed, self.tokens, self.spec.value_width());
-        let (_, mut left) = all.split_at(heads.start * value_dim);
+        let mut left = all.split_at(heads.start * value_dim).1;
         let inputs = &self.inputs[heads.start - self.packed..];
         for ((job, input), head) in jobs.iter_mut().zip(inputs).zip(heads) {
             let matrix = rows(head);
             let (own, others) = left.split_at(value_dim);
             left = others;
-            let (_, y) = own.split_at(first);
-            let (y, _) = y.split_at(matrix.row_count());
+            let y = own.split_at(first).1.split_at(matrix.row_count()).0;
             *job = Some(MatmulJob { matrix, x: input, y });
         }
         run(self.tier, &jobs, self.scratch);

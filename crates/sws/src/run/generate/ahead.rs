@@ -10,6 +10,7 @@ use sws_model::{CausalLm, ForwardError, Observer};
 use super::{Generate, Hooks};
 use crate::Result;
 use crate::run::cancel::CancelObserver;
+use crate::run::timing::clock_of;
 use crate::speculative::{DecodeStep, SpeculativeDecoder};
 
 /// Function that drafts at most so many tokens to follow a text.
@@ -34,13 +35,12 @@ struct VerifiedTokens {
 
 impl<'m> Ahead<'m> {
     pub(super) fn new(waiter: Option<&Waiter>) -> Ahead<'m> {
-        let clock = waiter.map_or_else(Clock::real, |waiter| waiter.clock().clone());
-        Ahead { verified: None, propose: None, clock }
+        Ahead { verified: None, propose: None, clock: clock_of(waiter) }
     }
 
     /// Row of the last pass with the logits of the next token; `None` if the pass had only one row.
     pub(super) fn row(&self) -> Option<usize> {
-        self.verified.as_ref().map(|verified| verified.row)
+        Some(self.verified.as_ref()?.row)
     }
 }
 
@@ -109,7 +109,10 @@ impl<'m> Generate<'m> {
     /// The speculative decoder, which measures its gain. `None` if the caller supplies the draft
     /// tokens.
     pub(super) fn speculative(&mut self) -> Option<&mut SpeculativeDecoder> {
-        self.sequence.speculative.as_mut().filter(|_| self.ahead.propose.is_none())
+        match self.ahead.propose {
+            Some(_) => None,
+            None => self.sequence.speculative.as_mut(),
+        }
     }
 
     /// Drops the positions after the last right token.
@@ -125,8 +128,10 @@ impl<'m> Generate<'m> {
     fn next_step(&mut self, last: u32) -> DecodeStep {
         let used = self.sequence.len();
         let room = self.sequence.limit() - used - 1;
-        let streamer = self.sequence.lm.streamer();
-        let (verify_len, drafts) = streamer.map_or((0, false), |s| (s.verify_len(), s.can_draft()));
+        let (verify_len, drafts) = match self.sequence.lm.streamer() {
+            Some(streamer) => (streamer.verify_len(), streamer.can_draft()),
+            None => (0, false),
+        };
         let rows = verify_len.saturating_sub(1);
         // The last token of a text needs no successor.
         let most = rows.min(room).min(self.writer.remaining().saturating_sub(1));
