@@ -105,9 +105,14 @@ fn run(
     corrections: Corrections,
 ) -> Result<Times, Box<dyn Error>> {
     let clock = Clock::real();
-    let with_experts = (0..count).collect();
-    let layers =
-        ExpertLayers { count, with_experts, experts: experts as usize, top_k: TOP_K, sequences: 1 };
+    let layers = ExpertLayers {
+        count,
+        with_experts: (0..count).collect(),
+        visits: Vec::new(),
+        experts: experts as usize,
+        top_k: TOP_K,
+        sequences: 1,
+    };
     let mut cache =
         PredictiveCache::new(policy.build_corrected(layers, corrections), vec![(1, ()); slots]);
     let seen = vec![0.5; cache.policy().hidden()];

@@ -65,6 +65,7 @@ fn learns_on(file: &[u8]) {
     let layers = ExpertLayers {
         count: SHAPE.layers as u32,
         with_experts: vec![0, 1],
+        visits: Vec::new(),
         experts: SHAPE.experts,
         top_k: SHAPE.top_k,
         sequences: 1,

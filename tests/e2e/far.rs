@@ -291,3 +291,33 @@ fn pushed_shards_run_and_secrets_are_not_logged() {
     }
     run(home.path(), &bucket, &[&"push", &tales(), &"ftp://a"]).refused(2, &["ftp://a"]);
 }
+
+#[test]
+fn copies_serve_what_is_damaged_here() {
+    let home = tempfile::tempdir().unwrap();
+    let bucket = Bucket::start(BTreeMap::new()).unwrap();
+    let address = web(&bucket);
+    let dir = home.path().join("own");
+    sws(&[&"mirror", &tales(), &dir]).succeeded();
+    let manifest = Manifest::load(&dir).unwrap();
+    let damaged = dir.join(&manifest.files.last().unwrap().path);
+    let mut bytes = std::fs::read(&damaged).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&damaged, bytes).unwrap();
+    let push = |also: &[&dyn AsRef<OsStr>]| {
+        let args = [&[&"push" as &dyn AsRef<OsStr>, &dir, &address, &"--json"], also].concat();
+        run(home.path(), &bucket, &args)
+    };
+    push(&[]).refused(2, &[damaged.to_str().unwrap(), "has a damaged ", "--also"]);
+    push(&[&"--also", &dir]).refused(2, &["own", "read already"]);
+    let pushed = push(&[&"--also", &tales()]).succeeded();
+    let told: serde_json::Value = serde_json::from_str(&pushed.stdout).unwrap();
+    assert_eq!((&told["there"], &told["from_copies"]), (&false.into(), &1.into()), "{told}");
+    assert!(pushed.stderr.contains("sws: 1 file of "), "{pushed:?}");
+    let absent = push(&[&"--also", &"/nonesuch"]).succeeded();
+    assert!(absent.stderr.contains("`/nonesuch` does not exist"), "{absent:?}");
+    let local = run(home.path(), &bucket, &text(&tales(), &[&"-n", &"9"])).succeeded();
+    let far = run(home.path(), &bucket, &text(&address, &[&"-n", &"9"])).succeeded();
+    assert_eq!(far.stdout, local.stdout);
+}

@@ -155,6 +155,7 @@ fn formats_are_those_that_can_be_made() {
         ("gpt-oss-20b", "mxfp4", "mxfp4"),
         ("kimi-k2-thinking", "int4", "int4"),
         ("deepseek-v3", "fp8", "fp7"),
+        ("inkling-2-small", "mxfp8", "mxfp7"),
     ];
     for (name, quantised, packed) in models {
         let json = sws(&[&"inspect", &published(name), &"--json"]).succeeded().stdout;

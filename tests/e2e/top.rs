@@ -1,11 +1,12 @@
 //! `sws top`: a server on the terminal.
 
 use std::ffi::OsStr;
-use std::io::Write;
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
 
-use serde_json::json;
+use serde_json::{Value, json};
+use sws_testing::tales;
 
 use crate::serve::Server;
 use crate::sws::{command, sws};
@@ -45,6 +46,33 @@ fn a_server_is_drawn_until_a_key_or_its_end() {
     assert!(shown.contains(LEAVE), "{shown:?}");
     let _ = ended(child);
     assert_eq!(terminal.modes(), before);
+}
+
+#[test]
+fn drives_are_shown_where_there_are_several() {
+    let temp = tempfile::tempdir().unwrap();
+    let copy = temp.path().join("copy");
+    sws(&[&"mirror", &tales(), &copy]).succeeded();
+    let server = Server::start(&["--ram", "min", "--also", copy.to_str().unwrap()]);
+    let url = format!("http://{}", server.client.0);
+    let mut stream = TcpStream::connect(&server.client.0).unwrap();
+    write!(stream, "GET /events HTTP/1.1\r\nhost: {}\r\n\r\n", server.client.0).unwrap();
+    let lines = BufReader::new(stream).lines().map_while(Result::ok);
+    let mut data = lines.filter_map(|line| line.strip_prefix("data: ").map(str::to_owned));
+    let frame: Value = serde_json::from_str(&data.nth(1).unwrap()).unwrap();
+    let drives = frame["drives"].as_array().unwrap();
+    assert_eq!(drives.len(), 2, "{frame}");
+    assert!(drives.iter().all(|drive| drive["left_out"] == false), "{frame}");
+    assert!(drives.iter().any(|drive| drive["bytes"].as_u64() > Some(0)), "{frame}");
+
+    let terminal = Terminal::of(80, 24);
+    let mut top = command(&[&"top", &url]);
+    let child = terminal.start_with_output(&mut top, Stdio::null());
+    let shown = terminal.until("copy");
+    assert!(shown.contains("drives") && shown.contains("own"), "{shown:?}");
+    drop(server);
+    terminal.until(LEAVE);
+    let _ = ended(child);
 }
 
 #[test]

@@ -35,7 +35,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let with_experts = (0..LAYERS).collect();
         let experts = EXPERTS as usize;
         let top_k = TOP_K;
-        let layers = ExpertLayers { count: LAYERS, with_experts, experts, top_k, sequences: 1 };
+        let visits = Vec::new();
+        let layers =
+            ExpertLayers { count: LAYERS, with_experts, visits, experts, top_k, sequences: 1 };
         // Room for a quarter of the experts.
         let slots = (0..LAYERS * EXPERTS / 4).map(|_| (LEN, Vec::with_capacity(LEN)));
         let mut cache = PredictiveCache::new(policy.build(layers), slots);

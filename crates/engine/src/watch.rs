@@ -9,6 +9,7 @@ use sws_format::{PieceId, PieceKind};
 use sws_model::ModelSpec;
 use sws_store::NVMeWeightStore;
 
+use crate::DriveMetrics;
 use crate::wait::{Waiter, bytes_read};
 
 pub use crate::recording::{RecordedRead, RecordedStep, Recording, RecordingStep};
@@ -39,8 +40,12 @@ struct Board {
     is_on: AtomicBool,
     /// True if the layers of passes are timed.
     is_timed: AtomicBool,
-    /// The start of each layer of the last pass that was timed, and its end.
-    laps: Box<[LayerStart]>,
+    /// The layers of the last pass that was timed: all visits of each together.
+    laps: Box<[LapNanos]>,
+    /// Totals of the run when the layer that is being timed began.
+    lap_began: LapNanos,
+    /// The layer that is being timed plus 2, or 1 before the first; 0 in a pass that is not timed.
+    lap: AtomicU32,
     /// A cell for each expert of each layer: its [`ExpertPlace`] in two bits, a bit that is set if its last
     /// use had to wait, and the number of the pass that used it last.
     cells: Box<[AtomicU32]>,
@@ -60,14 +65,9 @@ struct Board {
     misses: AtomicU64,
 }
 
-/// Nanoseconds at the start of a layer: the time, and the totals until then of waiting by the run
-/// and of reading by the device.
+/// Nanoseconds of time, of waiting by the run, and of reading by the device.
 #[derive(Debug, Default)]
-struct LayerStart {
-    at: AtomicU64,
-    stalled: AtomicU64,
-    busy: AtomicU64,
-}
+struct LapNanos([AtomicU64; 3]);
 
 const PLACE: u32 = 0b11;
 const WAITED: u32 = 0b100;
@@ -180,7 +180,7 @@ impl RunWatch {
     /// Bytes of the cells of a model.
     pub fn bytes_for(spec: &ModelSpec) -> u64 {
         let cells: usize = spec.moes().map(|moe| moe.experts).sum();
-        (cells * size_of::<AtomicU32>() + (spec.layers.len() + 1) * size_of::<LayerStart>()) as u64
+        (cells * size_of::<AtomicU32>() + (spec.layers.len() + 1) * size_of::<LapNanos>()) as u64
     }
 
     /// Makes the run report its events. Cells are known from its next pass on.
@@ -189,7 +189,9 @@ impl RunWatch {
         let board = self.0.board.get_or_init(|| Board {
             is_on: AtomicBool::new(false),
             is_timed: AtomicBool::new(false),
-            laps: repeat_with(LayerStart::default).take(self.0.firsts.len()).collect(),
+            laps: repeat_with(LapNanos::default).take(self.0.firsts.len() - 1).collect(),
+            lap_began: LapNanos::default(),
+            lap: AtomicU32::new(0),
             cells: repeat_with(AtomicU32::default).take(cells).collect(),
             is_stale: AtomicBool::new(true),
             pass: AtomicU32::new(0),
@@ -287,16 +289,16 @@ impl RunWatch {
     pub fn laps(&self, into: &mut Vec<Lap>) {
         into.clear();
         let Some(board) = self.0.board.get() else { return };
-        let laps = board.laps.windows(2);
-        into.reserve(laps.len());
-        for ends in laps {
-            let [from, to] = [&ends[0], &ends[1]];
-            into.push(Lap {
-                time: between(&from.at, &to.at),
-                waiting: between(&from.stalled, &to.stalled),
-                reading: between(&from.busy, &to.busy),
-            });
+        into.reserve(board.laps.len());
+        for LapNanos([time, waiting, reading]) in &board.laps {
+            into.push(Lap { time: nanos(time), waiting: nanos(waiting), reading: nanos(reading) });
         }
+    }
+
+    /// Reads from each drive since the model was loaded, its own first; empty without copies on others.
+    pub fn drives(&self) -> Vec<DriveMetrics> {
+        let drives = self.0.store.upgrade().map_or_else(Vec::new, |store| store.stats().drives);
+        drives.iter().map(DriveMetrics::from).collect()
     }
 
     /// Current totals.
@@ -343,6 +345,12 @@ impl RunWatch {
         board.pass.store(board.pass.load(Relaxed).wrapping_add(1), Relaxed);
         board.layer.store(0, Relaxed);
         board.tokens.store(u32::try_from(tokens).unwrap_or(u32::MAX), Relaxed);
+        let is_timed = board.is_timed.load(Relaxed);
+        board.lap.store(u32::from(is_timed), Relaxed);
+        if is_timed {
+            let laps = board.laps.iter().flat_map(|LapNanos(parts)| parts);
+            laps.for_each(|nanos| nanos.store(0, Relaxed));
+        }
     }
 
     /// Records that the passes are over, if any are running, and the time that the source has taken
@@ -351,7 +359,8 @@ impl RunWatch {
         self.0.waiter.recorder().step_at(now, RecordingStep::Over);
         self.0.source.store(source.as_nanos() as u64, Relaxed);
         let Some(board) = self.board() else { return };
-        self.mark(board, board.laps.len() - 1);
+        self.end_lap(board);
+        board.lap.store(0, Relaxed);
         board.tokens.store(0, Relaxed);
         if board.is_running.swap(false, Relaxed) {
             let took = (now.as_nanos() as u64).saturating_sub(board.since.load(Relaxed));
@@ -370,20 +379,30 @@ impl RunWatch {
         self.step(RecordingStep::Layer { layer });
         let Some(board) = self.board() else { return };
         board.layer.store(layer as u32, Relaxed);
-        self.mark(board, layer);
+        if self.end_lap(board) {
+            board.lap.store(layer as u32 + 2, Relaxed);
+        }
     }
 
-    /// Records the start of a layer or, after the last one, the end of the pass.
-    fn mark(&self, board: &Board, layer: usize) {
-        if !board.is_timed.load(Relaxed) {
-            return;
+    /// Adds the time since the layer began that is being timed, if there is one. Returns false in a
+    /// pass that is not timed.
+    fn end_lap(&self, board: &Board) -> bool {
+        let lap = board.lap.load(Relaxed) as usize;
+        if lap == 0 {
+            return false;
         }
-        let Some(mark) = board.laps.get(layer) else { return };
         let RunShared { waiter, store, .. } = &*self.0;
         let busy = store.upgrade().map_or(Duration::ZERO, |store| store.stats().busy);
-        mark.at.store(waiter.clock().now().as_nanos() as u64, Relaxed);
-        mark.stalled.store(waiter.stalled().as_nanos() as u64, Relaxed);
-        mark.busy.store(busy.as_nanos() as u64, Relaxed);
+        let now = [waiter.clock().now(), waiter.stalled(), busy].map(|it| it.as_nanos() as u64);
+        let ended = lap.checked_sub(2).and_then(|layer| board.laps.get(layer));
+        for (part, now) in now.into_iter().enumerate() {
+            let began = board.lap_began.0[part].swap(now, Relaxed);
+            if let Some(LapNanos(parts)) = ended {
+                let sum = parts[part].load(Relaxed) + now.saturating_sub(began);
+                parts[part].store(sum, Relaxed);
+            }
+        }
+        true
     }
 
     /// Records the choice of a layer's router. `hit` returns true for experts in memory.
@@ -398,6 +417,7 @@ impl RunWatch {
         let mut misses = 0;
         for &expert in experts {
             let Some(cell) = self.cell(board, layer, expert) else { continue };
+            let before = cell.load(Relaxed);
             let waited = match hit(expert) {
                 true => 0,
                 false => WAITED,
@@ -406,7 +426,9 @@ impl RunWatch {
                 0 => hits += 1,
                 _ => misses += 1,
             }
-            cell.store(cell.load(Relaxed) & PLACE | waited | pass, Relaxed);
+            // The pass may have visited the layer before.
+            let earlier = if before >> PASS_SHIFT == pass >> PASS_SHIFT { WAITED } else { 0 };
+            cell.store(before & (PLACE | earlier) | waited | pass, Relaxed);
         }
         board.hits.store(board.hits.load(Relaxed) + hits, Relaxed);
         board.misses.store(board.misses.load(Relaxed) + misses, Relaxed);
@@ -468,10 +490,6 @@ impl Board {
 
 fn nanos(number: &AtomicU64) -> Duration {
     Duration::from_nanos(number.load(Relaxed))
-}
-
-fn between(from: &AtomicU64, to: &AtomicU64) -> Duration {
-    nanos(to).saturating_sub(nanos(from))
 }
 
 /// The number of a pass, as stored in a cell.

@@ -174,10 +174,12 @@ pub enum FarError {
     #[error("`{address}` has other shards already; give another address, or remove them first")]
     Occupied { address: String },
     /// Damaged shards on this machine.
-    #[error("`{}` is damaged; copy it again or make the shards again, and push them then", path.display())]
+    #[error("`{}` {what}; copy it again, make the shards again, or name a sound copy of them with --also", path.display())]
     DamagedHere {
-        /// The first damaged file.
+        /// The first damaged file of which no copy is sound.
         path: PathBuf,
+        /// A description of the damage.
+        what: String,
     },
     /// Shards on this machine that cannot be verified.
     #[error(transparent)]

@@ -1,5 +1,6 @@
 //! Uploads a directory of shards to object storage.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,11 +9,11 @@ use std::sync::{Mutex, PoisonError};
 use ring::digest::{Context, SHA256};
 use sws_format::{
     LEARNED_FILE, MANIFEST_FILE, MAX_LEARNED_BYTES, MAX_MANIFEST_BYTES, Manifest, Progress,
-    SmallFileError, open_regular,
+    open_regular,
 };
 use sws_hub::http::{ATTEMPTS, ByteRange, HttpFailure, text};
 use sws_os::file::read_exact_at;
-use sws_shard::verify;
+use sws_shard::verify_files;
 use tracing::info;
 use ureq::http::{StatusCode, header};
 
@@ -33,6 +34,9 @@ const END: u64 = 64 << 10;
 pub struct Push<'a> {
     /// Directory of the shards.
     pub dir: &'a Path,
+    /// Directories with copies of them, whole or partial, whose sound files take the place of damaged
+    /// ones.
+    pub copies: &'a [PathBuf],
     /// A file with the usage statistics [learned](LEARNED_FILE) by runs of the model. It is
     /// uploaded even if the shards exist already.
     pub learned: Option<&'a Path>,
@@ -52,7 +56,7 @@ pub enum PushStep {
 }
 
 /// Result of an upload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pushed {
     /// Number of files, the manifest included.
     pub files: usize,
@@ -60,6 +64,8 @@ pub struct Pushed {
     pub bytes: u64,
     /// True if the shards existed already.
     pub there: bool,
+    /// Files of copies that took the place of damaged ones.
+    pub from_copies: Vec<PathBuf>,
 }
 
 /// A file to upload.
@@ -69,10 +75,10 @@ struct PushFile {
     len: u64,
 }
 
-/// Uploads the shards of a directory to an address, unless any byte of them is damaged. The
-/// manifest is uploaded last, so that incomplete shards are never taken for complete ones.
+/// Uploads the shards of a directory to an address, unless any file of them is damaged there and in
+/// all copies. The manifest is uploaded last, so that incomplete shards are never taken for complete ones.
 pub fn push(what: &Push<'_>, report: &(dyn Fn(PushStep) + Sync)) -> Result<Pushed, FarError> {
-    let &Push { dir, learned, to, again } = what;
+    let &Push { dir, copies, learned, to, again } = what;
     let moved = &|bytes| report(PushStep::Moved(bytes));
     let manifest = Manifest::load(dir)?;
     let path = dir.join(MANIFEST_FILE);
@@ -82,7 +88,7 @@ pub fn push(what: &Push<'_>, report: &(dyn Fn(PushStep) + Sync)) -> Result<Pushe
     let learned = learned.map(learned_job).transpose()?;
     let mut jobs = jobs(dir, &manifest)?;
     let bytes = jobs.iter().map(|job| job.len).sum::<u64>() + json.len() as u64;
-    let pushed = Pushed { files: jobs.len() + 1, bytes, there: false };
+    let pushed = Pushed { files: jobs.len() + 1, bytes, there: false, from_copies: Vec::new() };
     match to.read(MANIFEST_FILE, MAX_MANIFEST_BYTES, None) {
         Ok(Some((there, _))) if there == json && again => {}
         Ok(Some((there, _))) if there == json => {
@@ -97,10 +103,8 @@ pub fn push(what: &Push<'_>, report: &(dyn Fn(PushStep) + Sync)) -> Result<Pushe
         Err(FarError::Refused { status: 403, code, .. }) if code == "AccessDenied" => {}
         Err(error) => return Err(error),
     }
-    let verified = verify(dir, &|progress| report(PushStep::Verified(progress)))?;
-    if let Some(damage) = verified.damage.first() {
-        return Err(FarError::DamagedHere { path: dir.join(&damage.file) });
-    }
+    let verifying = &|progress| report(PushStep::Verified(progress));
+    let from_copies = mend(&mut jobs, &manifest, (dir, copies), verifying)?;
     jobs.extend(learned);
     let next = AtomicUsize::new(0);
     let stop = AtomicBool::new(false);
@@ -128,7 +132,47 @@ pub fn push(what: &Push<'_>, report: &(dyn Fn(PushStep) + Sync)) -> Result<Pushe
     put(to, &What { name: MANIFEST_FILE, len, hash: &hash, end }, moved, &|| {
         Ok(Box::new(std::io::Cursor::new(json.clone())) as Box<dyn Read>)
     })?;
-    Ok(pushed)
+    Ok(Pushed { from_copies, ..pushed })
+}
+
+/// Verifies the files of a directory, and takes those that are damaged from copies. Returns those of
+/// the copies.
+fn mend(
+    jobs: &mut [PushFile],
+    manifest: &Manifest,
+    (dir, copies): (&Path, &[PathBuf]),
+    verifying: &(dyn Fn(Progress) + Sync),
+) -> Result<Vec<PathBuf>, FarError> {
+    let verified = verify_files(manifest, dir, &|_| true, verifying)?;
+    let mut damaged = BTreeMap::new();
+    for damage in verified.damage {
+        damaged.entry(damage.file).or_insert(damage.what);
+    }
+    let mut taken = Vec::new();
+    for copy in copies {
+        if damaged.is_empty() {
+            break;
+        }
+        let found = verify_files(manifest, copy, &|name| damaged.contains_key(name), verifying);
+        let bad: BTreeSet<String> = match found {
+            Ok(verified) => verified.damage.into_iter().map(|damage| damage.file).collect(),
+            Err(error) => {
+                info!("the copy in `{}` is left out: {error}", copy.display());
+                continue;
+            }
+        };
+        for job in &mut *jobs {
+            if damaged.contains_key(&job.name) && !bad.contains(&job.name) {
+                job.path = copy.join(&job.name);
+                taken.push(job.path.clone());
+                damaged.remove(&job.name);
+            }
+        }
+    }
+    match damaged.pop_first() {
+        Some((name, what)) => Err(FarError::DamagedHere { path: dir.join(name), what }),
+        None => Ok(taken),
+    }
 }
 
 fn learned_job(path: &Path) -> Result<PushFile, FarError> {
@@ -137,14 +181,11 @@ fn learned_job(path: &Path) -> Result<PushFile, FarError> {
     Ok(PushFile { name: LEARNED_FILE.to_owned(), path: path.to_owned(), len })
 }
 
-/// The files that a manifest lists. Checksums of small files are verified.
+/// The files that a manifest lists.
 fn jobs(dir: &Path, manifest: &Manifest) -> Result<Vec<PushFile>, FarError> {
     let mut jobs = Vec::new();
     for copy in &manifest.copies {
         let path = dir.join(&copy.path);
-        if manifest.read_small(dir, &copy.path, None)?.is_none() {
-            return Err(SmallFileError::Missing { path }.into());
-        }
         jobs.push(PushFile { name: copy.path.clone(), len: copy.len, path });
     }
     for file in &manifest.files {

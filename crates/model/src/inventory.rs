@@ -261,6 +261,7 @@ struct Search<'a> {
     names: Names,
     manifest: &'a Manifest,
     found: HashMap<PieceId, Vec<HeldTensor>>,
+    /// The possible names of each missing tensor.
     missing: Vec<String>,
 }
 
@@ -274,6 +275,7 @@ impl Search<'_> {
                 && let Some(index) = self.index(piece, id, &name, wanted.role)
             {
                 let tensor = &piece.tensors[index];
+                let name = tensor.name.clone();
                 // Shards store rows, even if the checkpoint does not.
                 if tensor.transposed && self.manifest.encoding.is_none() {
                     return Err(WeightsError::Transposed { name });
@@ -283,7 +285,12 @@ impl Search<'_> {
                 }
                 held.push(check(piece, index, wanted)?);
             } else {
-                self.missing.push(name);
+                // Nothing tells which of its names this checkpoint would have.
+                let mut all = format!("`{name}`");
+                for other in self.names.names_of(id, wanted.role).skip(1) {
+                    all += &format!(" or `{other}`");
+                }
+                self.missing.push(all);
             }
         }
         self.found.insert(id, held);
@@ -301,8 +308,7 @@ impl Search<'_> {
         if self.missing.is_empty() {
             return Ok(());
         }
-        let quoted = self.missing.iter().take(NAMED).map(|name| format!("`{name}`"));
-        let mut names = quoted.collect::<Vec<_>>().join(", ");
+        let mut names = self.missing[..NAMED.min(self.missing.len())].join(", ");
         if self.missing.len() > NAMED {
             names += " and more";
         }

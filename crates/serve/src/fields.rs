@@ -37,6 +37,9 @@ pub(crate) struct Fields {
     max_completion_tokens: Option<i64>,
     /// Limit of new tokens, in the spelling of llama.cpp.
     n_predict: Option<i64>,
+    /// The name that this interface alone has for the limit of new tokens, and the limit.
+    #[serde(skip)]
+    own_limit: Option<(&'static str, i64)>,
     n: Option<usize>,
     temperature: Option<f32>,
     top_p: Option<f32>,
@@ -149,6 +152,11 @@ impl Fields {
         Ok(sampling)
     }
 
+    /// Sets the limit of new tokens from a field that this interface alone has.
+    pub(crate) fn limited(self, name: &'static str, tokens: Option<i64>) -> Fields {
+        Fields { own_limit: tokens.map(|tokens| (name, tokens)), ..self }
+    }
+
     /// Resolves the fields on top of these default options.
     fn resolve(
         self,
@@ -190,12 +198,15 @@ impl Fields {
                 Failure::field("top_k", format!("top_k is {k}, and must not be negative"))
             })?),
         };
-        let asked = self.max_completion_tokens.or(self.max_tokens).or(self.n_predict);
+        let limit = |name, given: Option<i64>| Some((name, given?));
+        let asked = (self.own_limit)
+            .or(limit("max_completion_tokens", self.max_completion_tokens))
+            .or(limit("max_tokens", self.max_tokens))
+            .or(limit("n_predict", self.n_predict));
         let max_new_tokens = match asked {
             None => over.max_new_tokens,
-            // A negative limit means as many tokens as the context has room for.
-            Some(..0) => None,
-            Some(tokens) => usize::try_from(tokens).ok(),
+            // All that the context has room for, whatever the model's default is.
+            Some((name, tokens)) => Some(count(name, Some(tokens), -1)?.unwrap_or(usize::MAX)),
         };
         let dry = DryOptions {
             multiplier: self.dry_multiplier,

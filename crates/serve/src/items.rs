@@ -24,7 +24,7 @@ pub(crate) struct Echoed {
     pub(crate) metadata: BTreeMap<String, String>,
     pub(crate) temperature: Option<f64>,
     pub(crate) top_p: Option<f64>,
-    pub(crate) max_output_tokens: Option<usize>,
+    pub(crate) max_output_tokens: Option<i64>,
     pub(crate) parallel_tool_calls: bool,
     /// Id of the response that this one continues.
     pub(crate) previous: Option<String>,

@@ -36,7 +36,7 @@ struct ResponsesRequest {
     #[serde(default)]
     instructions: Option<String>,
     #[serde(default)]
-    max_output_tokens: Option<usize>,
+    max_output_tokens: Option<i64>,
     #[serde(default)]
     previous_response_id: Option<String>,
     #[serde(default)]
@@ -360,13 +360,11 @@ pub(crate) fn prepare(
     body: &[u8],
 ) -> Result<Prepared, Failure> {
     check_names(app, body, &fields())?;
-    let sampling = parse::<Fields>(body)?.of_a_conversation(app, served)?;
-    let mut sampling = sampling.of_one_text()?;
     let request: ResponsesRequest = parse(body)?;
+    let fields = parse::<Fields>(body)?.limited("max_output_tokens", request.max_output_tokens);
+    let sampling = fields.of_a_conversation(app, served)?.of_one_text()?;
     request.check(app)?;
     let echoed = request.echoed(app);
-    let limits = [sampling.generation.max_new_tokens, request.max_output_tokens];
-    sampling.generation.max_new_tokens = limits.into_iter().flatten().min();
     let format = request.text.as_ref().and_then(|text| text.format.as_deref());
     let format =
         format.map(|format| structured::format(format, "text", false)).transpose()?.flatten();

@@ -70,9 +70,22 @@ pub(super) fn verify_by(
     dir: &Path,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Verified, ShardError> {
-    let shards = shards(manifest);
+    verify_files(manifest, dir, &|_| true, progress)
+}
+
+/// Like [`verify`], for some files of a directory, which may be a copy of the one that the manifest
+/// is of. `wanted` selects them by name.
+pub fn verify_files(
+    manifest: &Manifest,
+    dir: &Path,
+    wanted: &dyn Fn(&str) -> bool,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Verified, ShardError> {
+    let mut shards = shards(manifest);
+    shards.retain(|shard| wanted(shard.path));
+    let small = || manifest.copies.iter().filter(|copy| wanted(&copy.path));
     let lens = shards.iter().map(|shard| shard.len);
-    let total = lens.chain(manifest.copies.iter().map(|copy| copy.len)).sum();
+    let total = lens.chain(small().map(|copy| copy.len)).sum();
     let report = reporter(Progress { done: 0, total }, progress);
     report(0);
     let mut damage = Vec::new();
@@ -80,7 +93,7 @@ pub(super) fn verify_by(
         let shard = &shards[index];
         damage.push(Damage { file: shard.path.to_owned(), piece: Some(shard.piece), what });
     }
-    for copy in &manifest.copies {
+    for copy in small() {
         let what = copies::damage(copy, dir)?;
         report(copy.len);
         if let Some(what) = what {

@@ -388,7 +388,8 @@ fn raising(hidden: usize, rank: usize) -> Correction {
 fn layers(shape: HistoryShape) -> ExpertLayers {
     let HistoryShape { layers, experts, top_k } = shape;
     let count = layers as u32;
-    ExpertLayers { count, with_experts: (0..count).collect(), experts, top_k, sequences: 1 }
+    let with_experts = (0..count).collect();
+    ExpertLayers { count, with_experts, visits: Vec::new(), experts, top_k, sequences: 1 }
 }
 
 /// True if the corrections count after they have recalled the state.
@@ -505,7 +506,7 @@ proptest! {
             false => Corrections::Fitted(Arc::new(correction)),
         };
         let layers = ExpertLayers {
-            count: 3, with_experts: vec![0, 1, 2], experts: 16, top_k: 2, sequences: 1,
+            count: 3, with_experts: vec![0, 1, 2], visits: Vec::new(), experts: 16, top_k: 2, sequences: 1,
         };
         let policy = PolicyKind::Expected.build_corrected(layers, corrections);
         let mut cache = PredictiveCache::new(policy, vec![(1, ()); slots]);

@@ -8,15 +8,16 @@ use crate::recent::RecentTokens;
 use crate::{SavedError, SavedTensors};
 
 use super::sharing::Sharing;
-use super::spans::{NEVER, Spans, TIMES};
+use super::spans::{NEVER, SpanTimes, Spans, TIMES};
 use super::trial::{LAYERS, Trial};
 use super::{ChoiceRow, Policy, RouteLearner, RouterChoice, SharedMisses, UseForecast};
 
 /// Evicts the piece whose next use is expected last.
 ///
 /// Times are counted in steps and compared by their binary logarithm. A step goes through all
-/// layers. The expected logarithm closes more of the distance to the optimum than the expected
-/// time: one step more or less matters when it is one of two, not when it is one of a hundred.
+/// layers; a layer that a pass visits several times has as many shorter ones. The expected
+/// logarithm closes more of the distance to the optimum than the expected time: one step more or
+/// less matters when it is one of two, not when it is one of a hundred.
 ///
 /// The time to the next use of an expert is a distribution over five spans: the next turn of its
 /// layer, within 4 steps, within 16, within 64, and later. A [`History`] gives the probability of
@@ -29,8 +30,10 @@ pub struct ExpectedUse {
     history: History,
     recent: RecentTokens,
     experts: Vec<Experts>,
-    /// For each distance in layers, the binary logarithm of the time to each span.
-    spans: Vec<[f32; 4]>,
+    /// For each distance in layers, the times to the spans.
+    spans: Vec<SpanTimes>,
+    /// For each layer with experts, the binary logarithm of its visits in a pass.
+    sooner: Vec<f32>,
     at: PieceId,
     /// Cyclic pieces: the pieces that every pass uses.
     cyclic: Vec<(usize, PieceId)>,
@@ -52,6 +55,8 @@ pub struct ExpertLayers {
     pub count: u32,
     /// Layers with experts, ascending.
     pub with_experts: Vec<u32>,
+    /// Number of visits of each of these layers in a pass; empty if a pass visits each once.
+    pub visits: Vec<u32>,
     /// Experts per layer: the maximum over all layers.
     pub experts: usize,
     /// Experts that a token uses per layer: the maximum over all layers.
@@ -100,8 +105,13 @@ impl ExpectedUse {
         };
         let count = layers.count.max(1);
         let spans = (1..=count)
-            .map(|distance| TIMES.map(|t| (t + distance as f32 / count as f32).log2()))
+            .map(|distance| {
+                let [a, b, c, d] = TIMES.map(|t| (t + distance as f32 / count as f32).log2());
+                [a, b, c, d, NEVER.log2()]
+            })
             .collect();
+        let visits = layers.visits.iter().copied().chain(std::iter::repeat(1)).take(shape.layers);
+        let sooner = visits.map(|visits| (visits.max(1) as f32).log2()).collect();
         let mut history = History::with_tokens(shape, layers.sequences);
         history.correct(corrections);
         ExpectedUse {
@@ -114,6 +124,7 @@ impl ExpectedUse {
             sharing: (layers.sequences > 1).then(|| Sharing::new(shape)),
             layers,
             spans,
+            sooner,
             at: PieceId::EMBED,
             cyclic: Vec::new(),
             scores: Vec::new(),
@@ -165,7 +176,8 @@ impl ExpectedUse {
         let Some((layer, expert)) = self.expert(piece) else { return turn };
         self.refresh(layer);
         let probability = probability.unwrap_or(self.experts[layer].forecast[expert]);
-        mix(self.experts[layer].spans.score(expert, self.times(layer)), turn, probability)
+        let soon = turn - self.sooner[layer];
+        mix(self.experts[layer].spans.score(expert, self.times(layer)), soon, probability)
     }
 
     /// Tables of an expert's layer, and the expert's index in them; `None` for a cyclic piece.
@@ -209,7 +221,7 @@ impl ExpectedUse {
             && room < all
         {
             self.at = PieceId::expert(self.layers.with_experts[layer], 0);
-            let mut times = [[0.0; 4]; LAYERS];
+            let mut times = [SpanTimes::default(); LAYERS];
             for (times, layer) in times.iter_mut().zip(trial.layers()) {
                 *times = self.times(layer);
             }
@@ -236,14 +248,15 @@ impl ExpectedUse {
         }
     }
 
-    /// Times to the spans of a layer's experts from the current position, as logarithms.
-    fn times(&self, layer: usize) -> [f32; 4] {
+    /// Times to the spans of a layer's experts from the current position.
+    fn times(&self, layer: usize) -> SpanTimes {
         let count = self.layers.count.max(1);
         let here = self.at.layer().unwrap_or(0);
         let there = self.layers.with_experts[layer];
         // The experts of this very layer are needed in the next step.
         let distance = (there + count - here % count) % count;
-        self.spans[(if distance == 0 { count } else { distance }) as usize - 1]
+        let times = self.spans[(if distance == 0 { count } else { distance }) as usize - 1];
+        times.map(|time| time - self.sooner[layer])
     }
 
     /// Binary logarithm of the steps until the next turn of a piece.
@@ -300,7 +313,8 @@ impl Policy for ExpectedUse {
             }
             self.refresh(layer);
             let times = self.times(layer);
-            let soon = self.turn(PieceId::expert(self.layers.with_experts[layer], 0));
+            let turn = self.turn(PieceId::expert(self.layers.with_experts[layer], 0));
+            let soon = turn - self.sooner[layer];
             let experts = &self.experts[layer];
             experts.spans.scores(times, &mut self.scores);
             if experts.has_forecast {

@@ -161,7 +161,9 @@ mod tests {
     fn forecast(trace: &Trace, slots: usize) -> SharedMisses {
         let HistoryShape { layers, experts, top_k } = SHAPE;
         let with_experts = (0..layers as u32).collect();
-        let layers = ExpertLayers { count: 4, with_experts, experts, top_k, sequences: TEXTS };
+        let visits = Vec::new();
+        let layers =
+            ExpertLayers { count: 4, with_experts, visits, experts, top_k, sequences: TEXTS };
         let mut policy = ExpectedUse::new(layers);
         for at in 0..400 {
             let mut pass = Pass::default();
@@ -211,6 +213,7 @@ mod tests {
         let layers = |sequences| ExpertLayers {
             count: 1,
             with_experts: vec![0],
+            visits: Vec::new(),
             experts: 4,
             top_k: 1,
             sequences,

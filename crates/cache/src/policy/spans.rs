@@ -7,8 +7,10 @@ use crate::history::Absence;
 pub(super) const TIMES: [f32; 4] = [0.5, 1.8, 8.0, 31.0];
 pub(super) const NEVER: f32 = 150.0;
 
-/// Probability that the next use of an expert is in a span, by span and expert. In the last span it
-/// is multiplied by the logarithm of the time.
+/// Binary logarithms of the times to the spans.
+pub(super) type SpanTimes = [f32; 5];
+
+/// Probability that the next use of an expert is in a span, by span and expert.
 #[derive(Clone, Debug)]
 pub(super) struct Spans([Vec<f32>; 5]);
 
@@ -28,23 +30,22 @@ impl Spans {
             second[e] = absence.within_1[e] - absence.within_4[e];
             third[e] = absence.within_4[e] - absence.within_16[e];
             fourth[e] = absence.within_16[e] - absence.within_64[e];
-            last[e] = absence.within_64[e] * NEVER.log2();
+            last[e] = absence.within_64[e];
         }
     }
 
-    /// Expected binary logarithm of the steps until an expert is used, given the logarithms of the times
-    /// to the spans.
-    pub(super) fn score(&self, expert: usize, times: [f32; 4]) -> f32 {
-        let spans = self.0.iter().zip(times.into_iter().chain([1.0]));
-        spans.map(|(span, time)| span[expert] * time).sum()
+    /// Expected binary logarithm of the steps until an expert is used.
+    pub(super) fn score(&self, expert: usize, times: SpanTimes) -> f32 {
+        self.0.iter().zip(times).map(|(span, time)| span[expert] * time).sum()
     }
 
     /// Scores of all experts, one span after the other, so that the compiler emits vector code.
-    pub(super) fn scores(&self, times: [f32; 4], scores: &mut Vec<f32>) {
-        let Spans([first, second, third, fourth, last]) = self;
+    pub(super) fn scores(&self, times: SpanTimes, scores: &mut Vec<f32>) {
+        let Spans([nearer @ .., last]) = self;
+        let [.., never] = times;
         scores.clear();
-        scores.extend_from_slice(last);
-        for (span, time) in [first, second, third, fourth].into_iter().zip(times) {
+        scores.extend(last.iter().map(|span| span * never));
+        for (span, time) in nearer.iter().zip(times) {
             for (score, span) in scores.iter_mut().zip(span) {
                 *score += span * time;
             }

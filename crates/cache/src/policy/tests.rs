@@ -8,7 +8,7 @@ use crate::cache::{Lookup, Need, NoRoom, PredictiveCache};
 
 fn layers(count: u32, experts: usize) -> ExpertLayers {
     let with_experts = (0..count).collect();
-    ExpertLayers { count, with_experts, experts, top_k: 2, sequences: 1 }
+    ExpertLayers { count, with_experts, visits: Vec::new(), experts, top_k: 2, sequences: 1 }
 }
 
 /// A choice for one unknown token.
@@ -67,13 +67,23 @@ fn fixed_share_of_cyclic_pieces_stays() {
     }
 }
 
-/// Replays routes. Returns the misses of their second half.
+/// Replays routes of all layers. Returns the misses of their second half.
 fn misses(policy: Box<dyn Policy>, slots: usize, routes: &[Vec<[u32; 2]>]) -> usize {
+    let order: Vec<u32> = (0..routes[0].len() as u32).collect();
+    misses_in(&order, policy, slots, routes)
+}
+
+/// The same of passes that visit layers in this order.
+fn misses_in(
+    order: &[u32],
+    policy: Box<dyn Policy>,
+    slots: usize,
+    routes: &[Vec<[u32; 2]>],
+) -> usize {
     let mut cache = PredictiveCache::new(policy, vec![(1, ()); slots]);
     let mut misses = 0;
     for (step, route) in routes.iter().enumerate() {
-        for (layer, experts) in route.iter().enumerate() {
-            let layer = layer as u32;
+        for (&layer, experts) in order.iter().zip(route) {
             cache.routed(&chosen(layer, experts));
             for &expert in experts.iter().collect::<BTreeSet<_>>() {
                 let key = PieceId::expert(layer, expert);
@@ -135,6 +145,22 @@ fn no_cliff_below_the_working_set_of_one_step() {
             assert!((ours as f64) < uses as f64 * (1.0 - 0.3 * share), "{slots} slots: {ours}");
         }
         before = ours;
+    }
+}
+
+/// A pass visits two of six layers four times. Their experts are as many times as likely to be used
+/// in a pass, and get more of the slots.
+#[test]
+fn experts_of_layers_visited_again_are_expected_sooner() {
+    let order = [0, 1, 2, 3, 2, 3, 2, 3, 2, 3, 4, 5];
+    let routes = routes(800, order.len(), 16);
+    for slots in [8, 12, 16, 24, 32, 48] {
+        let misses = |visits: Vec<u32>| {
+            let policy = ExpectedUse::new(ExpertLayers { visits, ..layers(6, 16) });
+            misses_in(&order, Box::new(policy), slots, &routes)
+        };
+        let (once, again) = (misses(Vec::new()), misses(vec![1, 1, 4, 4, 1, 1]));
+        assert!(again < once, "{slots} slots: {again} misses, and {once} without visits");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use sws_format::Dtype;
 
-use super::spans::Spans;
+use super::spans::{SpanTimes, Spans};
 use crate::history::{Absence, HistoryShape};
 use crate::saved::{SavedError, SavedTensors};
 
@@ -130,7 +130,7 @@ impl Trial {
         used: &[bool],
         absence: [Absence<'_>; 2],
         room: usize,
-        times: &[[f32; 4]],
+        times: &[SpanTimes],
     ) {
         let fade = 1.0 - 1.0 / (WINDOW * times.len() as f64);
         let TrialCounts { turns, misses, alone } = &mut self.counts;
@@ -198,7 +198,7 @@ impl SimulatedCache {
 
     /// Evicts the experts with the latest expected use, until `room` experts are left, or only
     /// those of the turn.
-    fn shrink(&mut self, room: usize, place: usize, used: &[bool], times: &[[f32; 4]]) {
+    fn shrink(&mut self, room: usize, place: usize, used: &[bool], times: &[SpanTimes]) {
         let surplus = self.count.saturating_sub(room);
         if surplus == 0 {
             return;
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     const SHAPE: HistoryShape = HistoryShape { layers: 2, experts: 8, top_k: 2 };
-    const TIMES: [[f32; 4]; 2] = [[0.0, 1.0, 3.0, 5.0]; 2];
+    const TIMES: [SpanTimes; 2] = [[0.0, 1.0, 3.0, 5.0, 7.0]; 2];
 
     fn used(experts: &[usize]) -> [bool; 8] {
         std::array::from_fn(|expert| experts.contains(&expert))

@@ -362,7 +362,8 @@ impl Residency {
 fn layers(shape: HistoryShape, sequences: usize) -> ExpertLayers {
     let HistoryShape { layers, experts, top_k } = shape;
     let count = layers as u32;
-    ExpertLayers { count, with_experts: (0..count).collect(), experts, top_k, sequences }
+    let with_experts = (0..count).collect();
+    ExpertLayers { count, with_experts, visits: Vec::new(), experts, top_k, sequences }
 }
 
 impl Player {

@@ -6,7 +6,8 @@ use super::models;
 
 /// Put a directory of shards into object storage, from which machines run it.
 ///
-/// The shards are verified first, and nothing of damaged ones is sent. The manifest comes last, so that
+/// The shards are verified first, and nothing of damaged ones is sent. A copy of them (`sws mirror`)
+/// serves what is damaged. The manifest comes last, so that
 /// a model is never seen before it is whole. An address with other shards is refused.
 ///
 /// Environment: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_PROFILE, AWS_REGION,
@@ -30,6 +31,9 @@ pub(crate) struct PushArgs {
     /// runs of their own fetch those first that were used most.
     #[arg(long)]
     pub(crate) learned: bool,
+    /// Send sound files of this copy of the shards in place of damaged ones; may be given several times.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) also: Vec<PathBuf>,
     /// Print the outcome as JSON.
     #[arg(long)]
     pub(crate) json: bool,

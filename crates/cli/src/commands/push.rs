@@ -7,14 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::bail;
 use serde_json::json;
-use sws::{Model, Progress};
+use sws::{Model, ModelMirror, Progress};
 use sws_far::{FarOrigin, Push, PushStep, Pushed, push};
 use sws_format::Manifest;
 
-use super::{print, print_json, shards, size};
+use super::{count, print, print_json, shards, size};
 use crate::args;
 use crate::interrupt::Ending;
 use crate::progress::ProgressMeter;
+use crate::terminal::note;
 
 pub(crate) fn run(args: &args::PushArgs) -> anyhow::Result<ExitCode> {
     let dir = shards(&args.dir)?;
@@ -24,7 +25,11 @@ pub(crate) fn run(args: &args::PushArgs) -> anyhow::Result<ExitCode> {
         true => Some(learned(&dir)?),
         false => None,
     };
-    let total = Manifest::load(&dir)?.files.iter().map(|file| file.len).sum();
+    let manifest = Manifest::load(&dir)?;
+    let notice = |sentence: &str| note!("sws: {sentence}");
+    let copies = ModelMirror::of_shards(&dir, &manifest, &args.also, notice)?;
+    let copies: Vec<PathBuf> = copies.into_iter().map(|copy| copy.dir).collect();
+    let total = manifest.files.iter().map(|file| file.len).sum();
     let done = AtomicU64::new(0);
     let pushed = {
         let _ending = Ending::at_a_signal("interrupted; the same command begins anew")?;
@@ -40,15 +45,26 @@ pub(crate) fn run(args: &args::PushArgs) -> anyhow::Result<ExitCode> {
         };
         let learned = learned.as_deref();
         let again = args.again;
-        let pushed = push(&Push { dir: &dir, learned, to: &to, again }, &report);
+        let what = Push { dir: &dir, copies: &copies, learned, to: &to, again };
+        let pushed = push(&what, &report);
         finish(&verifying);
         finish(&pushing);
         pushed?
     };
-    let Pushed { files, bytes, there } = pushed;
+    let Pushed { files, bytes, there, from_copies } = pushed;
+    if let Some(first) = from_copies.first() {
+        note!(
+            "sws: {} of `{}` damaged, and sent from copies, first `{}`; `sws mirror` from that copy to there mends the shards",
+            count(from_copies.len() as u64, "file"),
+            dir.display(),
+            first.display(),
+        );
+    }
     let address = to.address().to_string();
     if args.json {
-        print_json(&json!({ "address": address, "files": files, "bytes": bytes, "there": there }))?;
+        print_json(
+            &json!({ "address": address, "files": files, "bytes": bytes, "there": there, "from_copies": from_copies.len() }),
+        )?;
     } else {
         let how = if there { "there already" } else { "pushed" };
         print(&format!("{files} files, {}, {how}: {address}\nsws run {address}\n", size(bytes)))?;

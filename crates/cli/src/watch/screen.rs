@@ -111,6 +111,7 @@ impl Artist {
         let step = self.follower.step();
         self.follower.look(&mut self.now.wall);
         self.now.memory = memory();
+        self.now.drives = self.follower.drives();
         self.now.phase = match self.shared.prompt.load(Ordering::Relaxed) {
             TEXT => Phase::Text,
             thousandths => Phase::Prompt(f64::from(thousandths) / 1000.0),

@@ -78,9 +78,12 @@ pub struct ExpectedReads {
 pub(crate) fn layers_with_experts(spec: &ModelSpec, sequences: usize) -> ExpertLayers {
     let moe = |layer: &u32| spec.layers[*layer as usize].moe().is_some();
     let count = spec.layers.len() as u32;
+    let with_experts: Vec<u32> = (0..count).filter(moe).collect();
+    let visits = with_experts.iter().map(|&layer| spec.times(layer as usize) as u32).collect();
     ExpertLayers {
         count,
-        with_experts: (0..count).filter(moe).collect(),
+        with_experts,
+        visits,
         experts: routes_of(spec).experts,
         top_k: spec.max_top_k(),
         sequences,

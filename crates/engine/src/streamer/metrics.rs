@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::speculative::SpeculativeCounts;
 use crate::experts::TierCounts;
@@ -126,12 +126,18 @@ pub struct Disk {
 }
 
 /// Reads from one of several drives.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriveMetrics {
     /// Bytes read.
     pub bytes: u64,
     /// True if it failed, or had wrong bytes, and was left out.
     pub left_out: bool,
+}
+
+impl From<&DriveStats> for DriveMetrics {
+    fn from(&DriveStats { bytes, is_left_out }: &DriveStats) -> DriveMetrics {
+        DriveMetrics { bytes, left_out: is_left_out }
+    }
 }
 
 /// Waits for the device.
@@ -226,7 +232,7 @@ impl Metrics {
         for (number, drive) in after.drives.iter().enumerate() {
             let old = before.drives.get(number).copied().unwrap_or_default();
             let bytes = drive.bytes - old.bytes;
-            drives.push(DriveMetrics { bytes, left_out: drive.is_left_out });
+            drives.push(DriveMetrics { bytes, ..DriveMetrics::from(drive) });
         }
         let mut bytes_per_token = BTreeMap::new();
         for (number, kind) in WeightKind::ALL.iter().enumerate() {

@@ -3,7 +3,11 @@ use sws_format::Clock;
 use super::*;
 
 fn watch(firsts: &[usize]) -> RunWatch {
-    let waiter = Waiter::new(Clock::real());
+    watch_on(Clock::real(), firsts)
+}
+
+fn watch_on(clock: Clock, firsts: &[usize]) -> RunWatch {
+    let waiter = Waiter::new(clock);
     let (firsts, store) = (firsts.to_vec(), Weak::new());
     let (board, source) = (OnceLock::new(), AtomicU64::new(0));
     RunWatch(Arc::new(RunShared { firsts, board, source, waiter, store }))
@@ -57,25 +61,38 @@ fn a_watch_that_ended_begins_again() {
 
 #[test]
 fn layers_of_a_pass_have_their_times() {
-    let watch = watch(&[0, 2, 4]);
-    let mut laps = Vec::new();
-    watch.laps(&mut laps);
-    assert!(laps.is_empty(), "nobody has watched");
+    let watch = watch_on(Clock::simulated(), &[0, 2, 4, 6]);
+    let seconds = |watch: &RunWatch| {
+        let mut laps = Vec::new();
+        watch.laps(&mut laps);
+        laps.iter().map(|lap| lap.time.as_secs()).collect::<Vec<_>>()
+    };
+    assert!(seconds(&watch).is_empty(), "nobody has watched");
     watch.begin();
-    watch.time_layers(true);
     let clock = watch.0.waiter.clock().clone();
-    let began = clock.now();
-    watch.pass_begins(1);
-    watch.layer_begins(0);
-    clock.sleep(Duration::from_millis(3));
-    watch.layer_begins(1);
-    clock.sleep(Duration::from_millis(1));
-    watch.passes_end(clock.now(), Duration::ZERO);
-    let all = clock.now() - began;
-    watch.laps(&mut laps);
-    let [first, second] = laps[..] else { panic!("{laps:?}") };
-    assert!(first.time >= Duration::from_millis(3) && second.time >= Duration::from_millis(1));
-    assert!(first.time + second.time <= all && first.waiting == Duration::ZERO, "{laps:?}");
+    let pass = |visits: &[(usize, u64)]| {
+        clock.sleep(Duration::from_secs(100));
+        watch.pass_begins(1);
+        for &(layer, time) in visits {
+            watch.layer_begins(layer);
+            clock.sleep(Duration::from_secs(time));
+        }
+        watch.passes_end(clock.now(), Duration::ZERO);
+        clock.sleep(Duration::from_secs(100));
+    };
+    pass(&[(0, 1), (1, 1), (2, 1)]);
+    assert_eq!(seconds(&watch), [0, 0, 0], "not timed");
+    watch.time_layers(true);
+    pass(&[(0, 3), (1, 1), (2, 7)]);
+    assert_eq!(seconds(&watch), [3, 1, 7]);
+    // Layers that a pass visits several times have all of their time, and no others have it.
+    pass(&[(0, 3), (1, 1), (1, 5), (1, 4), (2, 7)]);
+    assert_eq!(seconds(&watch), [3, 10, 7]);
+    pass(&[(0, 1), (1, 2), (0, 4), (1, 8), (2, 1)]);
+    assert_eq!(seconds(&watch), [5, 10, 1]);
+    watch.time_layers(false);
+    pass(&[(0, 9), (1, 9), (2, 9)]);
+    assert_eq!(seconds(&watch), [5, 10, 1], "the last that was timed");
 }
 
 #[test]
@@ -103,6 +120,12 @@ fn cells_follow_reads_and_choices() {
     assert_eq!(tally.source, Duration::from_millis(5));
     assert_eq!(cells(&watch), "w.h.r", "the last pass is shown");
     watch.passes_begin(Duration::from_secs(4));
+    watch.pass_begins(1);
+    // What a pass waited for, it has in its second visit of the layer.
+    watch.routed(2, &[1], |_| false);
+    watch.routed(2, &[0, 1], |_| true);
+    assert_eq!(cells(&watch), "..mhw", "{:?}", watch.tally());
+    watch.passes_end(Duration::from_secs(5), Duration::from_millis(5));
     watch.pass_begins(1);
     watch.moved(PieceId::expert(1, 0), ExpertPlace::Memory);
     assert_eq!(cells(&watch), "m.m.r");

@@ -1,7 +1,7 @@
 //! Uploads.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +14,7 @@ use crate::helpers::{EXPERT, all, assert_same, options, origin, store, variables
 
 /// Pushes the shards of the tales.
 fn put(to: &FarOrigin, again: bool) -> Result<Pushed, FarError> {
-    push(&Push { dir: &tales(), learned: None, to, again }, &|_| ())
+    push(&Push { dir: &tales(), copies: &[], learned: None, to, again }, &|_| ())
 }
 
 #[test]
@@ -35,10 +35,28 @@ fn damaged_shards_are_not_pushed() {
     let mut bytes = std::fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(&path, bytes).unwrap();
-    let what = Push { dir: &dir, learned: None, to: &to, again: false };
-    let error = push(&what, &|_| ()).unwrap_err().to_string();
-    assert!(error.contains(EXPERT) && error.contains("is damaged"), "{error}");
+    let none = copy.path().join("none");
+    let put = |copies: &[PathBuf]| {
+        push(&Push { dir: &dir, copies, learned: None, to: &to, again: false }, &|_| ())
+    };
+    for copies in [&[][..], &[none.clone(), dir.clone()]] {
+        let error = put(copies).unwrap_err().to_string();
+        assert!(error.contains(EXPERT) && error.contains("has damaged padding"), "{error}");
+    }
+    std::fs::remove_file(dir.join("config.json")).unwrap();
+    let error = put(&[]).unwrap_err().to_string();
+    assert!(error.contains("config.json` is missing; copy it again"), "{error}");
     assert!(storage.state().requests.iter().all(|request| request.method != "PUT"));
+    // Sound files of a copy are pushed in their place.
+    let pushed = put(&[none, tales()]).unwrap();
+    let mut from_copies = pushed.from_copies;
+    from_copies.sort();
+    assert_eq!(from_copies, ["config.json", EXPERT].map(|name| tales().join(name)));
+    let state = storage.state();
+    for name in ["config.json", EXPERT] {
+        let there = &state.files[&format!("/models/new/{name}")];
+        assert!(*there == std::fs::read(tales().join(name)).unwrap(), "{name}");
+    }
 }
 
 #[test]
@@ -68,7 +86,8 @@ fn pushed_shards_are_whole_or_not_seen() {
         }
     };
     let pushed =
-        push(&Push { dir: &tales(), learned: None, to: &to(), again: false }, &count).unwrap();
+        push(&Push { dir: &tales(), copies: &[], learned: None, to: &to(), again: false }, &count)
+            .unwrap();
     assert!(!pushed.there && pushed.bytes == moved.into_inner());
     let requests = storage.state().requests.clone();
     let last = requests.iter().rfind(|request| request.method == "PUT").unwrap();
@@ -141,10 +160,9 @@ fn servers_that_take_no_files_are_named() {
     let error = put(&to(), false).unwrap_err().to_string();
     assert!(error.contains("config.json") && error.contains("PUT"), "{error}");
     put(&to(), false).unwrap();
-    let error =
-        push(&Push { dir: Path::new("/nowhere"), learned: None, to: &to(), again: false }, &|_| ())
-            .unwrap_err()
-            .to_string();
+    let nowhere = Path::new("/nowhere");
+    let what = Push { dir: nowhere, copies: &[], learned: None, to: &to(), again: false };
+    let error = push(&what, &|_| ()).unwrap_err().to_string();
     assert!(error.contains("/nowhere"), "{error}");
 }
 
@@ -155,7 +173,8 @@ fn learned_state_comes_with_the_model() {
     let to = || origin(&address, &BTreeMap::new(), Clock::simulated()).unwrap();
     let learned = dir.path().join("learned");
     let put = |learned: &Path| {
-        let what = Push { dir: &tales(), learned: Some(learned), to: &to(), again: false };
+        let dir = &tales();
+        let what = Push { dir, copies: &[], learned: Some(learned), to: &to(), again: false };
         push(&what, &|_| ())
     };
     let error = put(&learned).unwrap_err().to_string();

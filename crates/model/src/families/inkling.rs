@@ -252,9 +252,22 @@ fn experts(config: &FamilyConfig, width: usize) -> Result<Ffn, ConfigError> {
 
 /// The growth of queries in layers without a window.
 fn temperature(config: &FamilyConfig) -> Result<Option<Temperature>, ConfigError> {
-    let Some(entry) = config.get("log_scaling_n_floor") else { return Ok(None) };
-    let length = entry.positive()?;
-    let scale = positive_or(config.get("log_scaling_alpha"), 0.1)?;
+    match config.get("log_scaling_n_floor") {
+        Some(entry) => growth(config, entry.positive()?),
+        None => Ok(None),
+    }
+}
+
+/// The growth of queries from this position on; `None` if they do not grow.
+pub(super) fn growth(
+    config: &FamilyConfig,
+    length: f64,
+) -> Result<Option<Temperature>, ConfigError> {
+    let entry = config.get("log_scaling_alpha");
+    if entry.is_some_and(|entry| entry.value.as_f64() == Some(0.0)) {
+        return Ok(None);
+    }
+    let scale = positive_or(entry, 0.1)?;
     Ok(Some(Temperature { scale, length, first: 1, smooth: true }))
 }
 

@@ -6,7 +6,7 @@ use sws_kernels::functional::Activation;
 
 use super::common::{Common, FamilyDefaults, MAX_WIDTH, chosen};
 use super::entries::positive_or;
-use super::inkling::{MAX_EXTENT, Windowed, check_distances, count, kinds, taps, windowed};
+use super::inkling::{MAX_EXTENT, Windowed, check_distances, count, growth, kinds, taps, windowed};
 use super::kimi_k3::kept;
 use super::per_layer::all_but_every;
 use super::ranked::only;
@@ -16,7 +16,6 @@ use crate::role::Role;
 use crate::spec::{
     AddedConv, AttentionExtras, AttentionGate, AttentionSpec, DistanceSpec, Ffn, GateUp,
     KeptStates, MlpSpec, ModelSpec, MoeSpec, QkNorm, RankedRouter, Renormalise, Router,
-    Temperature,
 };
 use crate::spellings::{CONTEXT_OF_INKLING2, FACTOR_OF_INKLING2, WIDTH_OF_INKLING2};
 
@@ -124,6 +123,7 @@ pub(super) fn sized(
     let Windowed { window, heads, kv_heads, head_dim } = windowed(config, 1024, [sizes.heads, 8])?;
     let rank = count(config, &["d_rel"], 16, MAX_COUNT)?;
     let extent = count(config, &["rel_extent"], 1024, MAX_EXTENT)?;
+    let length = positive_or(config.get("log_scaling_n_floor"), sizes.growth)?;
     let full = AttentionSpec {
         qk_norm: QkNorm::Limited {
             length: positive_or(config.get("qk_l2_clip_threshold"), 22.627_416_997_969_522)? as f32,
@@ -135,7 +135,7 @@ pub(super) fn sized(
             inputs_apart: true,
             conv: Some(AddedConv { of_tokens: true, ..conv }),
             value_norm: true,
-            temperature: Some(growth(config, sizes.growth)?),
+            temperature: growth(config, length)?,
             distances: Some(DistanceSpec { rank, extent }),
             token_sinks: true,
             ..common.attention.extras
@@ -174,13 +174,6 @@ pub(super) fn sized(
     spec.embedding_norm = Some(spec.layers[0].norm);
     spec.head.rows = [predicted; 2];
     Ok(spec)
-}
-
-/// The growth of queries in layers without a window.
-fn growth(config: &FamilyConfig, length: f64) -> Result<Temperature, ConfigError> {
-    let length = positive_or(config.get("log_scaling_n_floor"), length)?;
-    let scale = positive_or(config.get("log_scaling_alpha"), 0.1)?;
-    Ok(Temperature { scale, length, first: 1, smooth: true })
 }
 
 fn experts(config: &FamilyConfig) -> Result<Ffn, ConfigError> {

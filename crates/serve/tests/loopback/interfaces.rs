@@ -128,3 +128,36 @@ fn responses_have_the_text_of_a_chat() {
         assert_eq!(server.post("/v1/responses", &refused).status, 400, "{refused}");
     }
 }
+
+#[test]
+fn minus_one_is_no_limit_and_less_is_refused() {
+    let (_temp, dir) = model();
+    std::fs::write(dir.join("generation_config.json"), "{\"max_new_tokens\": 3}").unwrap();
+    let mut config = config();
+    config.limits.new_tokens = Some(6);
+    let server = serve(&dir, 1, config);
+    let messages = json!({"messages": [{"role": "user", "content": "hello"}]});
+    for (path, field, asked) in [
+        ("/v1/chat/completions", "max_tokens", messages.clone()),
+        ("/v1/chat/completions", "max_completion_tokens", messages),
+        ("/v1/completions", "n_predict", json!({"prompt": "hello"})),
+        ("/v1/responses", "max_output_tokens", json!({"input": "hello"})),
+    ] {
+        let body = |limit: Value| {
+            with(asked.clone(), json!({field: limit, "temperature": 0, "ignore_eos": true}))
+        };
+        let made = |limit| {
+            let usage = server.ask(path, &body(limit))["usage"].clone();
+            usage["completion_tokens"].as_u64().or(usage["output_tokens"].as_u64()).unwrap()
+        };
+        // The model's own default counts only where nothing is asked.
+        let default = if path == "/v1/completions" { 6 } else { 3 };
+        let found = [json!(2), json!(-1), json!(null)].map(made);
+        assert_eq!(found, [2, 6, default], "{path} {field}");
+        let refused = server.post(path, &body(json!(-2)));
+        let error = &refused.json()["error"];
+        assert_eq!((refused.status, &error["param"]), (400, &json!(field)), "{error}");
+        let words = format!("{field} is -2, and must be at least -1");
+        assert_eq!(error["message"], words, "{path}");
+    }
+}

@@ -43,55 +43,10 @@ impl Model {
             return Ok(());
         }
         let own = if self.is_sharded() { Manifest::hash_in(self.dir())? } else { None };
-        let Some(own) = own else {
+        if own.is_none() {
             return Err(self.error("it has no checksums by which copies on other drives could be verified; make shards of it with `sws shard`, or leave out --also"));
-        };
-        let mut known = vec![self.dir().canonicalize().ok()];
-        let mut all = Vec::new();
-        for dir in dirs {
-            let place = dir.canonicalize().ok();
-            if place.is_some() && known.contains(&place) {
-                return Err(Error::model(
-                    dir,
-                    "this copy is read already; give each once, and the model itself not at all",
-                ));
-            }
-            known.push(place);
-            match Manifest::hash_in(dir) {
-                Ok(Some(hash)) if hash == own => {}
-                Ok(Some(_)) => {
-                    return Err(Error::model(
-                        dir,
-                        format!(
-                            "these are not the shards of `{}`, but of another model or encoding; give a copy that `sws mirror` has made of it",
-                            self.dir().display()
-                        ),
-                    ));
-                }
-                Ok(None) => {
-                    let exists = dir.exists();
-                    let what = if exists { "has no manifest.json" } else { "does not exist" };
-                    notice(&left_out(dir, what));
-                    continue;
-                }
-                Err(ManifestError::Read { cause, .. }) => {
-                    notice(&left_out(dir, &format!("cannot be read ({cause})")));
-                    continue;
-                }
-                Err(error) => return Err(error.into()),
-            }
-            let mirror = ModelMirror::of(self.manifest(), dir);
-            if mirror.bytes == 0 {
-                notice(&left_out(dir, "has no shard"));
-                continue;
-            }
-            info!(
-                "a copy with {} of {} shards is read as well",
-                mirror.held(self.manifest()).count(),
-                mirror.files.len()
-            );
-            all.push(mirror);
         }
+        let all = ModelMirror::of_shards(self.dir(), self.manifest(), dirs, notice)?;
         self.set_mirrors(Mirrors { all, notice });
         Ok(())
     }
@@ -129,6 +84,65 @@ impl Model {
 }
 
 impl ModelMirror {
+    /// The copies, in these directories, of the shards in another one, whose manifest this is. A copy
+    /// that is absent is left out, and `notice` gets a sentence about it. A copy of another model is an
+    /// error.
+    pub fn of_shards(
+        own_dir: &Path,
+        manifest: &Manifest,
+        dirs: &[PathBuf],
+        notice: fn(&str),
+    ) -> Result<Vec<ModelMirror>> {
+        let own = Manifest::hash_in(own_dir)?;
+        let mut known = vec![own_dir.canonicalize().ok()];
+        let mut all = Vec::new();
+        for dir in dirs {
+            let place = dir.canonicalize().ok();
+            if place.is_some() && known.contains(&place) {
+                return Err(Error::model(
+                    dir,
+                    "this copy is read already; give each once, and the model itself not at all",
+                ));
+            }
+            known.push(place);
+            match Manifest::hash_in(dir) {
+                Ok(hash @ Some(_)) if hash == own => {}
+                Ok(Some(_)) => {
+                    return Err(Error::model(
+                        dir,
+                        format!(
+                            "these are not the shards of `{}`, but of another model or encoding; give a copy that `sws mirror` has made of it",
+                            own_dir.display()
+                        ),
+                    ));
+                }
+                Ok(None) => {
+                    let exists = dir.exists();
+                    let what = if exists { "has no manifest.json" } else { "does not exist" };
+                    notice(&left_out(dir, what));
+                    continue;
+                }
+                Err(ManifestError::Read { cause, .. }) => {
+                    notice(&left_out(dir, &format!("cannot be read ({cause})")));
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            }
+            let mirror = ModelMirror::of(manifest, dir);
+            if mirror.bytes == 0 {
+                notice(&left_out(dir, "has no shard"));
+                continue;
+            }
+            info!(
+                "a copy with {} of {} shards is read as well",
+                mirror.held(manifest).count(),
+                mirror.files.len()
+            );
+            all.push(mirror);
+        }
+        Ok(all)
+    }
+
     /// The files in a directory that have their name and length.
     fn of(manifest: &Manifest, dir: &Path) -> ModelMirror {
         let mut bytes = 0;

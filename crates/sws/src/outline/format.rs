@@ -68,7 +68,8 @@ pub(super) fn published(
     let Some(value) = value else { return Ok(None) };
     // Most configurations of DeepSeek V4 have the type outside the entry.
     let dtype = value.as_map().and_then(expert_dtype).or(expert_dtype(&config.entries));
-    let found = match quantised(value) {
+    let of_inkling2 = is_inkling2(&config.entries) || text.is_some_and(is_inkling2);
+    let found = match quantised(value, of_inkling2) {
         Some((Encoding::Fp8(Fp8Scales::Squares), Scope::Layers)) if dtype == Some("fp4") => {
             let others = Encoding::Fp8(Fp8Scales::SquaresE8m0);
             Some((Encoding::Mxfp4, Scope::ExpertsAnd(others)))
@@ -91,11 +92,15 @@ fn expert_dtype(entries: &BTreeMap<String, Value>) -> Option<&str> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnknownFormat;
 
-fn quantised(config: &Value) -> Option<(Encoding, Scope)> {
+fn quantised(config: &Value, of_inkling2: bool) -> Option<(Encoding, Scope)> {
     let config = config.as_map()?;
     match config.get("quant_method")?.as_str()? {
         "mxfp4" => Some((Encoding::Mxfp4, Scope::Experts)),
-        "mxfp8" => Some((Encoding::Fp8(Fp8Scales::Thirtytwos), Scope::Experts)),
+        "mxfp8" => {
+            // Inkling 2 has its experts in mxfp8 without saying so.
+            let scope = if of_inkling2 { Scope::Experts } else { in_mxfp8(config)? };
+            Some((Encoding::Fp8(Fp8Scales::Thirtytwos), scope))
+        }
         "fp8" => {
             let square = [Value::Int(128), Value::Int(128)];
             let blocks = config.get("weight_block_size")?.as_list()?;
@@ -105,6 +110,51 @@ fn quantised(config: &Value) -> Option<(Encoding, Scope)> {
         method @ ("awq" | "gptq") => along_columns(config, method == "gptq"),
         _ => None,
     }
+}
+
+/// True for a configuration of Inkling 2, or of its language model.
+fn is_inkling2(config: &BTreeMap<String, Value>) -> bool {
+    let kind = config.get("model_type").and_then(Value::as_str);
+    kind.is_some_and(|kind| kind.starts_with("inkling2"))
+}
+
+/// All matrices of layers except those of excluded modules, in blocks of 32 columns. Of modules that
+/// are excluded otherwise than whole, and of experts in another format, nothing is known.
+fn in_mxfp8(config: &BTreeMap<String, Value>) -> Option<Scope> {
+    let block = [Value::Int(1), Value::Int(32)];
+    let has_blocks =
+        config.get("weight_block_size").is_none_or(|size| size.as_list() == Some(&block[..]));
+    if !has_blocks || config.contains_key("moe_quant_algo") {
+        return None;
+    }
+    let lists = ["modules_to_not_convert", "ignored_layers"].map(|key| config.get(key));
+    let list = lists.into_iter().flatten().find(|list| !list.is_null());
+    let excluded = list.map_or(Some(&[][..]), |list| list.as_list())?;
+    let known = ["lm_head", "embed_tokens", "self_attn", "shared_expert"];
+    let excluded = large(excluded.iter().flat_map(Value::as_str));
+    let is_known = excluded.iter().all(|name| known.iter().any(|part| name.contains(part)));
+    if is_known { without(&excluded) } else { None }
+}
+
+/// The names of modules without those that are small, or see pictures.
+fn large<'a>(modules: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let is_large = |name: &&str| {
+        let other = ["visual", "vision", "projector", "norm", "correction_bias"];
+        // Routers and gates are small.
+        !name.trim_end_matches('.').ends_with("gate") && !other.iter().any(|it| name.contains(it))
+    };
+    modules.filter(is_large).collect()
+}
+
+/// The matrices of layers without those of excluded modules. `None` if only some layers have them.
+fn without(excluded: &[&str]) -> Option<Scope> {
+    let scope = match (any_has(excluded, "self_attn"), any_has(excluded, "shared_expert")) {
+        (true, true) => Scope::Experts,
+        (false, false) => Scope::Layers,
+        _ => return None,
+    };
+    let single_layers = excluded.iter().any(|name| name.bytes().any(|byte| byte.is_ascii_digit()));
+    (!single_layers).then_some(scope)
 }
 
 /// AWQ and GPTQ: all matrices of layers except those of excluded modules. Shards of these formats
@@ -136,16 +186,7 @@ fn along_columns(config: &BTreeMap<String, Value>, gptq: bool) -> Option<(Encodi
             None => Vec::new(),
         },
     };
-    // Routers and gates are small.
-    let is_large = |name: &&str| !name.trim_end_matches('.').ends_with("gate");
-    let large: Vec<&str> = excluded.into_iter().filter(is_large).collect();
-    let scope = match (any_has(&large, "self_attn"), any_has(&large, "shared_expert")) {
-        (true, true) => Scope::Experts,
-        (false, false) => Scope::Layers,
-        _ => return None,
-    };
-    let single_layers = large.iter().any(|name| name.as_bytes().iter().any(u8::is_ascii_digit));
-    (!single_layers).then_some((Encoding::Int4(groups), scope))
+    Some((Encoding::Int4(groups), without(&large(excluded.into_iter()))?))
 }
 
 /// True if any of the names contains this part.
@@ -208,13 +249,30 @@ mod tests {
         };
         let experts = r#"["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*"]"#;
         let named = |groups, scope| Some(Some((Encoding::Int4(groups), scope)));
+        let mxfp8 = |scope| Some(Some((Encoding::Fp8(Fp8Scales::Thirtytwos), scope)));
         let cases = [
             ("null".to_owned(), Some(None)),
             (r#"{"quant_method": "mxfp4"}"#.into(), Some(Some((Encoding::Mxfp4, Scope::Experts)))),
+            (r#"{"quant_method": "mxfp8"}"#.into(), mxfp8(Scope::Layers)),
             (
-                r#"{"quant_method": "mxfp8"}"#.into(),
-                Some(Some((Encoding::Fp8(Fp8Scales::Thirtytwos), Scope::Experts))),
+                r#"{"quant_method": "mxfp8", "weight_block_size": [1, 32], "scale_fmt": "ue8m0",
+                    "ignored_layers": ["lm_head", "model.embed_tokens", "vision_tower.layers.0.self_attn",
+                    "model.layers.0.input_layernorm",
+                    "model.layers.3.block_sparse_moe.gate", "model.layers.3.block_sparse_moe.e_score_correction_bias"]}"#
+                    .into(),
+                mxfp8(Scope::Layers),
             ),
+            (
+                r#"{"quant_method": "mxfp8",
+                    "modules_to_not_convert": ["re:.*self_attn.*", "re:.*shared_experts.*"]}"#
+                    .into(),
+                mxfp8(Scope::Experts),
+            ),
+            (r#"{"quant_method": "mxfp8", "weight_block_size": [128, 128]}"#.into(), None),
+            (r#"{"quant_method": "mxfp8", "moe_quant_algo": "NVFP4"}"#.into(), None),
+            (r#"{"quant_method": "mxfp8", "ignored_layers": ["self_attn"]}"#.into(), None),
+            (r#"{"quant_method": "mxfp8", "ignored_layers": ["linear_attn"]}"#.into(), None),
+            (r#"{"quant_method": "mxfp8", "ignored_layers": 7}"#.into(), None),
             (
                 r#"{"quant_method": "fp8", "weight_block_size": [128, 128]}"#.into(),
                 Some(Some((Encoding::Fp8(Fp8Scales::Squares), Scope::Layers))),
@@ -277,6 +335,21 @@ mod tests {
                 assert_eq!(published(&config).ok(), expected, "{json}");
                 assert!(matches!(published(&plain(&config)), Ok(None)));
             }
+        }
+    }
+
+    #[test]
+    fn experts_of_inkling2_alone_are_in_mxfp8() {
+        let method = r#""quantization_config": {"quant_method": "mxfp8", "scale_fmt": "ue8m0"}"#;
+        for (kind, scope) in [
+            ("inkling2", Scope::Experts),
+            ("inkling2_loop_text", Scope::Experts),
+            ("minimax_m3", Scope::Layers),
+        ] {
+            let json = format!(r#"{{"model_type": "{kind}", {method}}}"#);
+            let config = Configuration::from_json("config.json", json.as_bytes()).unwrap();
+            let (_, found) = published(&config).unwrap().unwrap();
+            assert_eq!(found, scope, "{kind}");
         }
     }
 }

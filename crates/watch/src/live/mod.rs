@@ -8,6 +8,7 @@ mod reader;
 mod writer;
 
 use serde::{Deserialize, Serialize};
+use sws_engine::DriveMetrics;
 
 use crate::RunStep;
 
@@ -61,6 +62,9 @@ pub struct LiveFrame {
     /// Memory of the process in bytes, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
+    /// Reads from each of several drives since the model was loaded, its own first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub drives: Vec<DriveMetrics>,
     /// The changed parts of the wall: the index of the first letter, and the letters. A letter has
     /// two states: `A` + first + 5 × second.
     #[serde(skip_serializing_if = "Vec::is_empty")]

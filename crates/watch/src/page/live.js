@@ -7,7 +7,7 @@ const WALLS = 256;
 
 let hello = null;
 let states = new Uint8Array(0);
-let now = { texts: [0, 0], requests: [], memory: null, running: null, at: 0 };
+let now = { texts: [0, 0], requests: [], memory: null, drives: [], running: null, at: 0 };
 let passes = [], whiles = [], layers = [], walls = [];
 let tokens = [];
 let lost = 0;
@@ -87,6 +87,7 @@ function take(frame) {
   now.texts = frame.texts;
   now.running = frame.running || null;
   if (frame.memory) now.memory = frame.memory;
+  now.drives = frame.drives || [];
   if (frame.requests) now.requests = frame.requests;
   lost += frame.lost || 0;
   for (const [start, letters] of frame.wall || []) unpack(letters, start, states);
@@ -133,6 +134,10 @@ function redraw() {
   const figures = [rate.toFixed(rate < 10 ? 1 : 0) + " tok/s"];
   if (sum("hits") + sum("misses")) figures.push(percent(sum("hits") / (sum("hits") + sum("misses"))) + " hits");
   if (sum("seconds") > 0) figures.push((sum("bytes") / 1e9 / sum("seconds")).toFixed(2) + " GB/s", percent(sum("waiting") / sum("seconds")) + " waiting");
+  if (now.drives.length) {
+    const drives = now.drives.map((drive, n) => (n ? "copy " + n : "own") + " " + bytes(drive.bytes) + (drive.left_out ? ", left out" : ""));
+    figures.push("drives: " + drives.join("; "));
+  }
   if (lost) figures.push(lost + " events lost");
   at("figures").textContent = figures.join(" · ");
   if (!at("engine").hidden) drawEngine();

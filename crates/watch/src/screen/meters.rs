@@ -4,6 +4,7 @@ use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_core::style::{Modifier, Style};
 use ratatui_core::text::Span;
+use sws_engine::DriveMetrics;
 
 use super::style::Palette;
 use super::text::plain;
@@ -93,6 +94,19 @@ pub(super) fn figures(
         None => return,
     };
     budget(story, now, palette, rest, buffer);
+}
+
+/// Draws the bytes read from each drive.
+pub(super) fn drives(drives: &[DriveMetrics], palette: &Palette, area: Rect, buffer: &mut Buffer) {
+    let Some(line) = area.rows().next() else { return };
+    put(buffer, line, line.x, "drives", palette.quiet());
+    let mut parts = Vec::new();
+    for (number, drive) in drives.iter().enumerate() {
+        let name = if number == 0 { "own".to_owned() } else { format!("copy {number}") };
+        let left_out = if drive.left_out { ", left out" } else { "" };
+        parts.push(format!("{name} {}{left_out}", size(drive.bytes)));
+    }
+    put(buffer, line, line.x + NAMES, &parts.join("; "), Style::new());
 }
 
 /// Draws the texts of a server, and a line for each request. The last line has the number of

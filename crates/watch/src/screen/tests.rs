@@ -134,6 +134,9 @@ fn frames_of_a_server_are_those_of_the_files() {
         let backend = frame(width, height, &story, &now);
         check(&format!("{width}x{height}.server.txt"), &backend.to_string());
     }
+    let drives = [(13 << 30, false), (7 << 30, false), (1 << 20, true)];
+    let drives = drives.map(|(bytes, left_out)| DriveMetrics { bytes, left_out }).to_vec();
+    check("80x24.drives.txt", &frame(80, 24, &story, &Now { drives, ..now.clone() }).to_string());
     let idle = Now { phase: Phase::Idle, requests: Vec::new(), texts: Some([0, 0]), ..now };
     check("80x24.idle.txt", &frame(80, 24, &story, &idle).to_string());
 }

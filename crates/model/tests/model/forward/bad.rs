@@ -362,6 +362,7 @@ fn parts_of_new_families() {
         ("model.llm.attn_res.attn_queries.1", Change::Drop, "`model.llm.attn_res.attn_queries.1`"),
         ("model.llm.attn_res.mlp_queries.3", Change::Drop, "`model.llm.attn_res.mlp_queries.3`"),
         ("model.llm.attn_res.output_query", Change::Drop, "`model.llm.attn_res.output_query`"),
+        ("model.llm.layers.1.attn.k_sconv.static_w", Change::Drop, "the weights lack `model.llm.layers.1.attn.k_sconv.weight` or `model.llm.layers.1.attn.k_sconv.static_w`, which"),
         ("model.llm.layers.1.k_input_norm.weight", Change::Drop, "`model.llm.layers.1.k_input_norm.weight`"),
         ("model.llm.layers.3.attn.v_sconv.weight_proj", Change::Drop, "`model.llm.layers.3.attn.v_sconv.weight_proj`"),
         ("model.llm.layers.0.attn.q_l2_clip.scale", Change::Shape(&[10, 6]), "has the shape [10, 6] where the configuration asks for [6, 10]"),

@@ -292,12 +292,19 @@ fn llama3_may_have_one_limit_of_waves() {
 /// Queries of Devstral 2 do not grow.
 #[test]
 fn growth_of_queries_may_be_none() {
-    let mut config = parsed("ministral3");
     let growth = |config: &Value| {
         let spec = ModelSpec::parse(config.to_string().as_bytes()).unwrap();
         spec.layers.iter().any(|layer| format!("{:?}", layer.mixer).contains("temperature: Some"))
     };
-    assert!(growth(&config));
-    config["rope_parameters"]["llama_4_scaling_beta"] = json!(0);
-    assert!(!growth(&config));
+    for (golden, place) in [
+        ("ministral3", "/rope_parameters/llama_4_scaling_beta"),
+        ("inkling", "/text_config/log_scaling_alpha"),
+        ("inkling2_loop", "/text_config/log_scaling_alpha"),
+        ("inkling2_text", "/log_scaling_alpha"),
+    ] {
+        let mut config = parsed(golden);
+        assert!(growth(&config), "{golden}");
+        *config.pointer_mut(place).unwrap() = json!(0);
+        assert!(!growth(&config), "{golden}");
+    }
 }
