@@ -338,18 +338,20 @@ impl Account {
 impl Device {
     /// Estimated nanoseconds of a demanded read.
     fn demanded(&self, bytes: usize) -> Option<f64> {
-        let known = self.demanded.nanos(bytes).or(self.first.nanos(bytes));
-        known.or(self.prefetch(bytes))
+        let known = self.demanded.nanos(bytes);
+        if known.is_some() { known } else { self.first.nanos(bytes).or(self.prefetch(bytes)) }
     }
 
     /// Estimated nanoseconds of the first of several reads demanded together.
     fn first(&self, bytes: usize) -> Option<f64> {
-        self.first.nanos(bytes).or(self.demanded(bytes))
+        let known = self.first.nanos(bytes);
+        if known.is_some() { known } else { self.demanded(bytes) }
     }
 
     /// Estimated nanoseconds of a speculative read.
     fn speculative(&self, bytes: usize) -> Option<f64> {
-        self.prefetch(bytes).or(self.demanded(bytes))
+        let known = self.prefetch(bytes);
+        if known.is_some() { known } else { self.demanded(bytes) }
     }
 
     /// Estimated nanoseconds of a speculative read; `None` if none was measured.
