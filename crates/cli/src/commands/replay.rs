@@ -13,7 +13,9 @@ use serde::Serialize;
 use sws_cache::correction::Correction;
 use sws_cache::fit::{Fit, FitSequences};
 use sws_cache::policy::PolicyKind;
-use sws_cache::replay::{Replay, ReplayOutcome, ReplayPolicy, ReplayStates};
+use sws_cache::replay::{
+    Replay, ReplayOutcome, ReplayPolicy, ReplayStates, ReplayTier, TierOutcome,
+};
 use sws_cache::{RouterStates, SavedTensors, Trace};
 use sws_format::{Clock, Progress, open_regular};
 use sws_watch::{Simulated, page, recorded};
@@ -22,7 +24,7 @@ use super::{count, print_report, size};
 use crate::args;
 use crate::atomic_file::AtomicFile;
 use crate::progress::{ProgressMeter, ProgressUnit};
-use crate::table::table;
+use crate::table::{table, wrapped};
 
 /// Size limit of a trace: a hundred million choices or more.
 const MAX_BYTES: u64 = 1 << 30;
@@ -55,7 +57,20 @@ pub(crate) fn run(args: &args::ReplayArgs) -> anyhow::Result<ExitCode> {
         let learned = learn(&trace, &replay.warming(), args)?;
         replay = replay.corrected(Arc::new(learned));
     }
-    let replay = replay.with_states(states);
+    let mut replay = replay.with_states(states);
+    if let Some(slots) = args.vram_slots {
+        replay = replay.with_tier(ReplayTier {
+            slots: slots as usize,
+            governed: true,
+            times: args.vram_times,
+        });
+        policies.retain(|policy| *policy != ReplayPolicy::Belady);
+        if policies.is_empty() {
+            bail!(
+                "belady foresees no graphics card; name another policy, or leave out --vram-slots"
+            );
+        }
+    }
     let slots: Vec<(f64, usize)> = if args.slots.is_empty() {
         args.budgets.iter().map(|&percent| (percent, replay.slots(percent / 100.0))).collect()
     } else {
@@ -269,6 +284,9 @@ struct ReplayReport {
     turns: Option<u32>,
     /// Tokens of the second half.
     counted: usize,
+    /// Experts that a graphics card has room for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vram_slots: Option<u32>,
     runs: Vec<ReplayRun>,
 }
 
@@ -283,11 +301,22 @@ struct ReplayRun {
     misses: u64,
     hit_rate: f64,
     misses_per_token: f64,
+    /// Experts computed on the graphics card, and copied to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vram: Option<VramRun>,
     /// `None` unless both `lru` and `belady` were replayed.
     gap_closed: Option<f64>,
     misses_by_layer: Vec<u64>,
     /// Time spent in the policy and its bookkeeping, warm-up included.
     microseconds_per_token: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct VramRun {
+    hits: u64,
+    /// Share of the uses.
+    hit_rate: f64,
+    copies: u64,
 }
 
 impl ReplayReport {
@@ -313,6 +342,10 @@ impl ReplayReport {
                     misses: outcome.misses,
                     hit_rate: outcome.hit_rate(),
                     misses_per_token: outcome.misses_per_token(),
+                    vram: outcome.tier.zip(outcome.tier_rate()).map(|(counts, hit_rate)| {
+                        let TierOutcome { hits, copies } = counts;
+                        VramRun { hits, hit_rate, copies }
+                    }),
                     gap_closed: baseline
                         .zip(best)
                         .and_then(|(lru, best)| outcome.gap_closed(lru, best)),
@@ -330,6 +363,7 @@ impl ReplayReport {
             batch: args.batch,
             turns: args.turns,
             counted: outcomes.first().map_or(0, |(outcome, _)| outcome.tokens),
+            vram_slots: args.vram_slots,
             runs: rows.collect(),
         }
     }
@@ -354,12 +388,22 @@ impl ReplayReport {
                     run.policy.clone(),
                     format!("{:.1} %", 100.0 * run.hit_rate),
                     format!("{:.2}", run.misses_per_token),
-                    run.gap_closed.map_or(String::new(), |gap| format!("{gap:.3}")),
+                    match &run.vram {
+                        Some(vram) => format!("{:.1} %", 100.0 * vram.hit_rate),
+                        None => run.gap_closed.map_or(String::new(), |gap| format!("{gap:.3}")),
+                    },
                 ]
             })
             .collect();
-        let heading = ["budget", "slots", "<policy", "hits", "misses/token", "gap closed"];
+        let last = if self.vram_slots.is_some() { "on card" } else { "gap closed" };
+        let heading = ["budget", "slots", "<policy", "hits", "misses/token", last];
         text.push_str(&table(&heading, &rows));
+        text.extend(self.vram_slots.map(|slots| {
+            wrapped(&format!(
+                "\nwith room for {} on a card, whose hits are among the hits; by the times of --vram-times, which are assumed\n",
+                count(slots, "expert")
+            ))
+        }));
         text
     }
 }
