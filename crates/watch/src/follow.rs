@@ -1,7 +1,7 @@
 //! Reads the state of a run.
 
 use sws_engine::RunWatch;
-use sws_engine::watch::{ExpertCell, Lap, LayerRow, RunTally};
+use sws_engine::watch::{ExpertCell, Lap, LayerRow, RunTally, TierTally};
 
 use crate::{ExpertState, RunStep, Wall};
 
@@ -39,6 +39,11 @@ impl Follower {
     /// The running pass: its number of tokens, and the layer that it has reached.
     pub fn running(&self) -> Option<[usize; 2]> {
         self.last.running.map(|running| [running.tokens, running.layer])
+    }
+
+    /// The tier of experts outside memory, as of the last step.
+    pub fn tier(&self) -> Option<TierTally> {
+        self.last.tier
     }
 
     /// Starts or stops timing the layers, from the next pass on.

@@ -8,6 +8,7 @@ mod reader;
 mod writer;
 
 use serde::{Deserialize, Serialize};
+use sws_engine::watch::TierTally;
 
 use crate::RunStep;
 
@@ -61,6 +62,9 @@ pub struct LiveFrame {
     /// Memory of the process in bytes, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
+    /// The tier of experts outside memory, such as a graphics card.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tier: Option<TierTally>,
     /// The changed parts of the wall: the index of the first letter, and the letters. A letter has
     /// two states: `A` + first + 5 × second.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -63,8 +63,9 @@ impl Reader {
 
     /// Takes the next frame.
     pub fn take(&mut self, frame: LiveFrame) {
-        let LiveFrame { at, step, memory, wall, passes, tokens, requests, texts, .. } = frame;
+        let LiveFrame { at, step, memory, tier, wall, passes, tokens, requests, texts, .. } = frame;
         self.story.step(step);
+        self.now.tier = tier.or(self.now.tier);
         self.now.memory = memory.or(self.now.memory);
         for (start, letters) in wall {
             unpack(&letters, start, &mut self.now.wall.states);

@@ -167,6 +167,7 @@ impl FrameWriter {
         if let Some(follower) = &mut self.follower {
             frame.step = follower.step().rounded();
             frame.running = follower.running();
+            frame.tier = follower.tier();
             follower.look(&mut self.wall);
             let letters = packed(&self.wall.states);
             frame.wall = changed(&self.letters, &letters);

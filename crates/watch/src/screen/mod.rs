@@ -9,6 +9,7 @@ mod writer;
 pub use ratatui_core::buffer::Buffer;
 pub use ratatui_core::layout::Rect;
 use ratatui_core::style::Style;
+use sws_engine::watch::TierTally;
 
 pub use text::column_after;
 pub use writer::changes;
@@ -27,6 +28,8 @@ pub struct Now {
     pub pace: Option<f64>,
     /// Memory of the process in bytes, if known.
     pub memory: Option<u64>,
+    /// The tier of experts outside memory, such as a graphics card.
+    pub tier: Option<TierTally>,
     /// False for styles without colours.
     pub has_colours: bool,
     /// Requests of a server.
@@ -68,7 +71,8 @@ pub fn draw(story: &Story, now: &Now, buffer: &mut Buffer) {
         return;
     }
     let palette = Palette::new(now.has_colours);
-    let frame = FrameLayout::of(area, now.wall.rows.len(), now.texts.map(|_| now.requests.len()));
+    let requests = now.texts.map(|_| now.requests.len());
+    let frame = FrameLayout::of(area, now.wall.rows.len(), now.tier.is_some(), requests);
     meters::title(story, now, frame.title, buffer);
     wall::draw(&now.wall, &palette, frame.wall, buffer);
     if frame.legend.height > 0 {
@@ -76,6 +80,9 @@ pub fn draw(story: &Story, now: &Now, buffer: &mut Buffer) {
     }
     meters::lanes(story, &palette, frame.lanes, buffer);
     meters::figures(story, now, &palette, frame.figures, buffer);
+    if let Some(tier) = &now.tier {
+        meters::card(story, tier, &palette, frame.card, buffer);
+    }
     if let Some(texts) = now.texts {
         meters::requests(&now.requests, texts, &palette, frame.requests, buffer);
     }
@@ -90,13 +97,14 @@ struct FrameLayout {
     legend: Rect,
     lanes: Rect,
     figures: Rect,
+    card: Rect,
     requests: Rect,
     text: Rect,
 }
 
 impl FrameLayout {
     /// `requests` is the number of a server's requests.
-    fn of(area: Rect, layers: usize, requests: Option<usize>) -> FrameLayout {
+    fn of(area: Rect, layers: usize, has_card: bool, requests: Option<usize>) -> FrameLayout {
         let mut y = area.y;
         let mut take = |lines: u16| {
             let lines = lines.min(area.bottom().saturating_sub(y));
@@ -113,7 +121,8 @@ impl FrameLayout {
         let most = if is_high { area.height / 6 } else { 0 };
         let requests = u16::try_from(requests.map_or(0, |count| count + 1)).unwrap_or(u16::MAX);
         let requests = requests.min(most.max(u16::from(requests > 0)));
-        let fixed = 1 + legend + lanes + figures + requests;
+        let card = u16::from(has_card);
+        let fixed = 1 + legend + lanes + figures + card + requests;
         let left = area.height.saturating_sub(fixed);
         let most = if is_high { left.saturating_sub(6).max(left / 2) } else { left / 2 };
         // The wall gets no more lines than it has when folded.
@@ -125,6 +134,7 @@ impl FrameLayout {
             legend: take(legend),
             lanes: take(lanes),
             figures: take(figures),
+            card: take(card),
             requests: take(requests),
             text: take(u16::MAX),
         }
