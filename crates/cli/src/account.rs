@@ -2,12 +2,13 @@
 
 use std::fmt::Write;
 
-use sws::{Activations, BytesRead, End, Generated, Pace, RunMetrics};
+use sws::{Activations, BytesRead, End, Generated, LoadedModel, Pace, RunMetrics};
 use sws_engine::{Metrics, Speculation, SpeculativeCounts, TierCounts, TierUsage};
 use sws_text::Sampling;
 
 use crate::commands::{count, size};
 use crate::table::wrapped_at;
+use crate::terminal::note;
 
 /// The closing line, of at most 80 columns: tokens, speed, memory.
 pub(crate) fn closing(made: &Generated, metrics: &RunMetrics) -> String {
@@ -151,6 +152,14 @@ pub(crate) fn card_failure(metrics: &RunMetrics) -> Option<&str> {
     let parts = metrics.cost.as_ref().map(|cost| [&cost.generation, &cost.prompt]);
     let counts = parts.into_iter().flatten().filter_map(|cost| cost.vram.as_ref());
     counts.filter_map(|counts| counts.usage.failure.as_deref()).next()
+}
+
+/// Says that a graphics card was left alone during the passes of a model.
+pub(crate) fn note_card_failure(running: &LoadedModel) {
+    let counts = running.gauge().and_then(|gauge| gauge.read().tier);
+    if let Some(why) = counts.and_then(|counts| counts.usage.failure) {
+        note!("sws: experts stay on the CPU: {why}");
+    }
 }
 
 /// Bytes read for the text, and in all.
