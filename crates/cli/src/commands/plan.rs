@@ -2,6 +2,7 @@
 
 mod ledger;
 mod prompts;
+pub(crate) mod vram;
 pub(crate) mod why;
 
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use serde::Serialize;
 use serde_json::json;
 use sws::{
     Computing, Dry, Footprint, Format, Model, Needs, Others, Outline, Planning, SequenceBytes,
-    TextCodec, Threads,
+    TextCodec, Threads, VramPlan,
 };
 use sws_engine::{MemoryUse, PerToken, Plan, PlanOptions, Planner, RamBudget};
 use sws_format::{Dtype, Manifest, PieceKind};
@@ -29,6 +30,7 @@ use crate::table::{table, wrapped};
 use crate::terminal::{Meanwhile, note};
 use crate::{args, limits, model, process};
 use prompts::{first_tokens, long, prompts};
+use vram::VramEstimate;
 
 /// Maximum number of steps between the smallest budget and one that is large enough.
 const STEPS: u64 = 6;
@@ -82,7 +84,7 @@ pub(crate) fn run(args: &args::PlanArgs) -> anyhow::Result<ExitCode> {
             let measuring = measures.map(|_| Meanwhile::new(MEASURING));
             let machine = machine(None);
             drop(measuring);
-            let asked = PlanSubject { machine, threads: measures, ram: None, why: None, remote };
+            let asked = PlanSubject { machine, threads: measures, ram: None, args: None, remote };
             without_weights(args, &outline, named, asked, &threads)
         }
         RemoteModel::Sketch(sketch) => {
@@ -125,8 +127,9 @@ fn with_weights(
     let chats = tools.tokenizer().is_some() && model.chat_template().is_ok();
     let tools = if chats { tools.while_loaded(None) } else { tools };
     let needs = Needs { texts: args.batch.into(), ..Needs::default() };
+    let card = vram::planned(args, |limit| VramPlan::of(model, limit, args.activations))?;
     let loader = model.with(args.options()).needs(needs).text(tools).threads(threads);
-    let planning = loader.planning()?;
+    let planning = loader.beside_vram(card.map_or(0, |card| card.host_bytes)).planning()?;
     let draft = planning.is_draft_trained();
     let Planning { mut planner, ram, total, .. } = planning;
     if let Some(hits) = model.earlier_hits() {
@@ -139,6 +142,7 @@ fn with_weights(
     };
     let inventory = Inventory::new(model.spec(), model.manifest()).map_err(|e| model.error(e))?;
     let plan = planner.plan(ram).map_err(|e| model.error(e))?;
+    let card = card.map(|card| VramEstimate::new(card, planner.tier_hits(&plan, card.slots)));
 
     // Only now, as measuring takes memory that would count as this process's.
     let others = Others::begin();
@@ -221,6 +225,7 @@ fn with_weights(
             "pinned_pieces": plan.pinned.len(),
             "reads_per_expert": reads_per_expert(model.manifest()),
             "plan": row(&plan),
+            "vram": card,
             "why": reasons,
             "hits_of_tokens": hits.tokens(),
             "machine": machine,
@@ -238,10 +243,12 @@ fn with_weights(
             let mut text = machine.answer("", ram, [pace, None]) + &first;
             text += &format!("{}\n\n", machine.line());
             text = wrapped(&text) + &why::text(reasons);
+            text.extend(card.map(|card| wrapped(&format!("\n{}", card.text()))));
             print(&format!("{text}\n{}", outline::estimates(hits)))?;
             return Ok(ExitCode::SUCCESS);
         }
         let mut text = text(shown, &planner, ram, machine, &rows, &first);
+        text.extend(card.map(|card| wrapped(&card.text())));
         text += &outline::estimates(hits);
         if let Some(reads @ 2..) = reads_per_expert(model.manifest()) {
             text += &wrapped(&format!(
@@ -305,7 +312,7 @@ fn without_weights(
         note!("sws: --memory needs the weights, and is left out");
     }
     let options = plan_options(args, threads);
-    let subject = PlanSubject { ram, why: args.why.then_some(args), ..asked };
+    let subject = PlanSubject { ram, args: Some(args), ..asked };
     outline::print(outline, named, options, Some(subject), args.json)
 }
 

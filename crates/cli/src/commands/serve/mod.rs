@@ -138,9 +138,14 @@ fn has_room(
     threads: &Threads,
 ) -> bool {
     let needs = needs_of(args, limits, opened);
+    let is_only = opened.len() == 1;
     let fits = |(opened, needs): (&OpenedModel, Needs)| {
         let OpenedModel { model, text, .. } = opened;
-        let loader = model.with(args.model.options()).needs(needs);
+        let mut loader = model.with(args.model.options()).needs(needs);
+        // Of several models each would keep a graphics card from the others.
+        if is_only {
+            loader = loader.keeping_vram();
+        }
         has_room_for(needs.structured, loader.text(text.clone()).threads(threads))
     };
     args.model.resident || opened.iter().zip(needs).all(fits)
