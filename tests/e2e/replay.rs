@@ -68,6 +68,35 @@ fn routes_written_by_forward_can_be_replayed() {
     assert_eq!(words, ["budget", "slots", "policy", "hits", "misses/token", "gap", "closed"]);
 }
 
+/// A card takes uses from the cache, as far as it has room, and only if it pays.
+#[test]
+fn a_card_computes_experts_of_its_own() {
+    let run = |more: &[&str]| {
+        json(&[&["--budgets", "20", "--policies", "expected,belady"][..], more].concat())
+    };
+    let alone = run(&[]);
+    assert_eq!((alone["runs"].as_array().unwrap().len(), alone.get("vram_slots")), (2, None));
+    let misses = |report: &Value| report["runs"][0]["misses"].as_u64().unwrap();
+    let mut last = misses(&alone);
+    for slots in ["16", "64", "192"] {
+        let with = run(&["--vram-slots", slots]);
+        let runs = with["runs"].as_array().unwrap();
+        assert_eq!((runs.len(), &runs[0]["policy"]), (1, &"expected".into()), "{with}");
+        assert_eq!(runs[0]["uses"], alone["runs"][0]["uses"]);
+        let hits = runs[0]["vram"]["hit_rate"].as_f64().unwrap();
+        assert!(hits > 0.05 && misses(&with) < last, "{with}");
+        last = misses(&with);
+    }
+    // A card that takes much longer than a read is tried, and left alone.
+    let slow = run(&["--vram-slots", "64", "--vram-times", "200,90000,800,400"]);
+    assert!(slow["runs"][0]["vram"]["hit_rate"].as_f64().unwrap() < 0.01, "{slow}");
+    let table = sws(&[&"replay", &tales(), &"--vram-slots=64"]).succeeded().stdout;
+    assert!(table.contains("on card") && table.contains("--vram-times"), "{table}");
+    let belady: [&dyn AsRef<std::ffi::OsStr>; 4] =
+        [&"replay", &tales(), &"--policies=belady", &"--vram-slots=64"];
+    sws(&belady).refused(2, &["belady", "--vram-slots"]);
+}
+
 #[test]
 fn a_batch_shares_its_experts() {
     let one = json(&["--budgets", "50", "--policies", "expected"]);
@@ -107,7 +136,7 @@ fn bad_traces_and_words_are_refused_with_one_sentence() {
     #[rustfmt::skip]
     let words = [
         ("--budgets", "0"), ("--budgets", "101"), ("--budgets", "nan"), ("--slots", "0"),
-        ("--policies", "mru"), ("--batch", "0"),
+        ("--policies", "mru"), ("--batch", "0"), ("--vram-slots", "0"), ("--vram-times", "1,2,3"),
     ];
     for (option, word) in words {
         let outcome = sws(&[&"replay", &tales(), &option, &word]);

@@ -58,6 +58,55 @@ fn a_build_without_support_says_how_to_get_it() {
     let auto = run(&[&"--vram=auto"]).succeeded();
     assert!(words.iter().all(|words| auto.stderr.contains(words)), "{auto:?}");
     assert_eq!(auto.stdout, run(&[]).succeeded().stdout);
+    let plan = |vram: &str| sws(&[&"plan", &tales(), &"--no-probe", &vram]);
+    plan("--vram=64MiB").refused(2, &words);
+    let auto = plan("--vram=auto").succeeded();
+    assert!(words.iter().all(|words| auto.stderr.contains(words)), "{auto:?}");
+}
+
+/// A backend without devices refuses a size, and goes on with `auto`.
+#[test]
+fn candle_stays_on_the_cpu() {
+    let candle = |vram: &str| run(&[&"--backend=candle", &vram]);
+    candle("--vram=64MiB").refused(2, &["candle", "computes on the CPU"]);
+    let auto = candle("--vram=auto").succeeded();
+    assert!(auto.stderr.contains("candle computes on the CPU; leave out --vram"), "{auto:?}");
+}
+
+/// A plan needs no device.
+#[cfg(feature = "gpu")]
+#[test]
+fn a_plan_counts_what_a_card_holds() {
+    let plan = |more: &[&dyn AsRef<OsStr>]| {
+        let model = tales();
+        let mut args: Vec<&dyn AsRef<OsStr>> = vec![&"plan", &model, &"--no-probe", &"--ram=64MiB"];
+        args.extend(more);
+        sws(&args)
+    };
+    let of = |vram: &str| json(plan(&[&"--json", &vram]))["vram"].clone();
+    assert!(of("--vram=off").is_null());
+    let mut last = 0.0;
+    for (vram, all) in [("--vram=4MiB", false), ("--vram=16MiB", false), ("--vram=8GiB", true)] {
+        let found = of(vram);
+        let number = |key: &str| found[key].as_f64().unwrap();
+        assert!(number("bytes") <= number("limit") && number("experts") == 256.0, "{found}");
+        assert_eq!(number("slots") == 256.0, all, "{found}");
+        let shares = [number("on_tier"), number("in_memory")];
+        assert!(shares[0] > last && shares.iter().sum::<f64>() <= 1.0 + 1e-9, "{found}");
+        assert!(!all || number("on_tier") == 1.0, "{found}");
+        assert!(found["tokens_per_second"].is_null(), "{found}");
+        last = shares[0];
+    }
+    let text = plan(&[&"--vram=16MiB"]).succeeded().stdout;
+    for words in ["with 16.00 MiB of a card: room for", "not measured"] {
+        assert!(text.replace('\n', " ").contains(words), "{text}");
+    }
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    plan(&[&"--vram=1MiB"]).refused(2, &["no room for an expert", "raise --vram"]);
+    plan(&[&"--vram=80%"]).refused(2, &["--vram", "expected auto, off, or a size"]);
+    plan(&[&"--vram=64MiB", &"--activations=int8"]).refused(2, &["--activations", "--vram"]);
+    sws(&[&"plan", &golden_dir("llama"), &"--no-probe", &"--vram=64MiB"])
+        .refused(2, &["no experts", "leave out --vram"]);
 }
 
 #[cfg(feature = "gpu")]
@@ -80,6 +129,10 @@ fn a_device_changes_no_bit() {
     let [held, slots, bytes, limit] =
         ["held", "slots", "bytes", "limit"].map(|key| of("generation", key).as_u64().unwrap());
     assert!(held <= slots && slots > 0 && bytes <= limit && limit <= 16 << 20, "{with}");
+    // As planned without the device.
+    let plan = sws(&[&"plan", &tales(), &"--no-probe", &"--ram=1GiB", &"--json", &"--vram=16MiB"]);
+    let plan = json(plan);
+    assert_eq!([&plan["vram"]["slots"], &plan["vram"]["limit"]], [slots, limit]);
     // At least one expert is tried.
     for key in ["copies", "hits"] {
         let both = ["prompt", "generation"].map(|part| of(part, key).as_u64().unwrap());

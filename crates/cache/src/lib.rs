@@ -8,7 +8,8 @@
 //!
 //! A [`Trace`] holds recorded routes. A replay drives the cache with them and counts the misses of
 //! each policy and of Belady's optimum. A [`Correction`] is what
-//! recordings of one model teach its policy. [`SavedTensors`] keeps the learned state of a policy between runs.
+//! recordings of one model teach its policy. [`Placement`](placement::Placement) decides which experts lie on a tier
+//! beside memory. [`SavedTensors`] keeps the learned state of a policy between runs.
 //!
 //! The crate reads no weights and starts no threads. From `sws-store` it takes only the vocabulary:
 //! [`PieceId`](sws_format::PieceId) and [`Pass`](sws_format::Pass). [`PredictiveCache`] has an
@@ -25,6 +26,7 @@ pub mod correction;
 pub mod fit;
 pub mod history;
 mod math;
+pub mod placement;
 pub mod policy;
 mod recent;
 pub mod replay;

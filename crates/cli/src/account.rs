@@ -2,12 +2,13 @@
 
 use std::fmt::Write;
 
-use sws::{Activations, BytesRead, End, Generated, Pace, RunMetrics};
+use sws::{Activations, BytesRead, End, Generated, LoadedModel, Pace, RunMetrics};
 use sws_engine::{Metrics, Speculation, SpeculativeCounts, TierCounts, TierUsage};
 use sws_text::Sampling;
 
 use crate::commands::{count, size};
 use crate::table::wrapped_at;
+use crate::terminal::note;
 
 /// The closing line, of at most 80 columns: tokens, speed, memory.
 pub(crate) fn closing(made: &Generated, metrics: &RunMetrics) -> String {
@@ -157,6 +158,14 @@ pub(crate) fn card_failure(metrics: &RunMetrics) -> Option<&str> {
         }
     }
     None
+}
+
+/// Says that a graphics card was left alone during the passes of a model.
+pub(crate) fn note_card_failure(running: &LoadedModel) {
+    let counts = running.gauge().and_then(|gauge| gauge.read().tier);
+    if let Some(why) = counts.and_then(|counts| counts.usage.failure) {
+        note!("sws: experts stay on the CPU: {why}");
+    }
 }
 
 /// Bytes read for the text, and in all.

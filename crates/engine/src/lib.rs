@@ -57,7 +57,7 @@ pub mod watch;
 pub use budget::{
     DEFAULT_CONTEXT, HitBasis, HitCurve, KV_SHARE, LONG_KV_SHARE, Ledger, MemoryUse, PerToken,
     Plan, PlanError, PlanOptions, Planner, ProcessMemory, PromptReads, RamBudget, SlotClass,
-    TokenCosts, UnknownBudget, leave_out_of_plans, routes_of,
+    TierHits, TokenCosts, UnknownBudget, leave_out_of_plans, routes_of,
 };
 pub use certificate::{
     Certificate, CertificateError, CertificateOutcome, CertifiedStep, Difference, Witness,

@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use sws_format::{PieceId, PieceKind};
 use sws_model::ModelSpec;
 use sws_store::NVMeWeightStore;
 
 use crate::DriveMetrics;
+use crate::experts::{TierCounts, TierUsage};
 use crate::wait::{Waiter, bytes_read};
 
 pub use crate::recording::{RecordedRead, RecordedStep, Recording, RecordingStep};
@@ -63,6 +65,18 @@ struct Board {
     is_running: AtomicBool,
     hits: AtomicU64,
     misses: AtomicU64,
+    tier: TierBoard,
+}
+
+/// Numbers of the tier; all of them 0 without one.
+#[derive(Debug, Default)]
+struct TierBoard {
+    held: AtomicU64,
+    slots: AtomicU64,
+    bytes: AtomicU64,
+    limit: AtomicU64,
+    hits: AtomicU64,
+    has_failed: AtomicBool,
 }
 
 /// Nanoseconds of time, of waiting by the run, and of reading by the device.
@@ -135,6 +149,26 @@ pub struct RunTally {
     pub hits: u64,
     /// Experts that were not.
     pub misses: u64,
+    /// The tier of experts outside memory, as of the last layer.
+    pub tier: Option<TierTally>,
+}
+
+/// A tier of experts outside memory. Its hits are among those of the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TierTally {
+    /// Experts that it holds.
+    pub held: u64,
+    /// Experts that it has room for.
+    pub slots: u64,
+    /// Bytes of the experts that it holds.
+    pub bytes: u64,
+    /// Limit of all its bytes.
+    pub limit: u64,
+    /// Experts that were computed on it since the start.
+    pub hits: u64,
+    /// True if it has failed, and is left alone.
+    pub has_failed: bool,
 }
 
 /// A layer of a pass.
@@ -202,6 +236,7 @@ impl RunWatch {
             is_running: AtomicBool::new(false),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
+            tier: TierBoard::default(),
         });
         if !board.is_on.swap(true, Relaxed) {
             // The end of a pass that began earlier is ignored.
@@ -326,6 +361,7 @@ impl RunWatch {
         }
         tally.hits = board.hits.load(Relaxed);
         tally.misses = board.misses.load(Relaxed);
+        tally.tier = board.tier.tally();
         tally
     }
 
@@ -434,6 +470,14 @@ impl RunWatch {
         board.misses.store(board.misses.load(Relaxed) + misses, Relaxed);
     }
 
+    /// Records the counts of the tier, if there is one.
+    pub(crate) fn tier(&self, counts: impl FnOnce() -> Option<TierCounts>) {
+        let Some(board) = self.board() else { return };
+        if let Some(counts) = counts() {
+            board.tier.set(&counts);
+        }
+    }
+
     /// Records the new place of a piece.
     pub(crate) fn moved(&self, id: PieceId, place: ExpertPlace) {
         let Some(board) = self.board() else { return };
@@ -490,6 +534,32 @@ impl Board {
 
 fn nanos(number: &AtomicU64) -> Duration {
     Duration::from_nanos(number.load(Relaxed))
+}
+
+impl TierBoard {
+    fn set(&self, counts: &TierCounts) {
+        let TierCounts { usage: TierUsage { held, slots, bytes, limit, failure }, hits, .. } =
+            counts;
+        let numbers = [&self.held, &self.slots, &self.bytes, &self.limit, &self.hits];
+        for (number, value) in numbers.into_iter().zip([held, slots, bytes, limit, hits]) {
+            number.store(*value, Relaxed);
+        }
+        self.has_failed.store(failure.is_some(), Relaxed);
+    }
+
+    /// `None` without a tier.
+    fn tally(&self) -> Option<TierTally> {
+        let of = |number: &AtomicU64| number.load(Relaxed);
+        let tally = TierTally {
+            held: of(&self.held),
+            slots: of(&self.slots),
+            bytes: of(&self.bytes),
+            limit: of(&self.limit),
+            hits: of(&self.hits),
+            has_failed: self.has_failed.load(Relaxed),
+        };
+        (tally != TierTally::default()).then_some(tally)
+    }
 }
 
 /// The number of a pass, as stored in a cell.

@@ -94,9 +94,26 @@ impl VramShape {
 
     /// Bytes of a device's memory that suffice for every expert.
     pub fn most_bytes(&self) -> u64 {
+        self.bytes(self.experts).max(CHECK_ROOM)
+    }
+
+    /// Bytes of a device's memory with so many experts: their slots, and the buffers of an exchange.
+    pub fn bytes(&self, slots: u64) -> u64 {
         let exchange = ExchangeSize::of(self.products, self.rows, self.cols).bytes();
-        let experts = self.experts.saturating_mul(self.slot_bytes);
-        experts.saturating_add(exchange).max(CHECK_ROOM)
+        slots.saturating_mul(self.slot_bytes).saturating_add(exchange)
+    }
+
+    /// Bytes of a device's memory for a single expert, and for the check of the device.
+    pub fn least_bytes(&self) -> u64 {
+        self.bytes(1).max(CHECK_ROOM)
+    }
+
+    /// The experts that have room within a limit. A device whose driver limits a single buffer may have fewer.
+    pub fn room(&self, limit: u64) -> u64 {
+        if limit < self.least_bytes() {
+            return 0;
+        }
+        (limit - self.bytes(0)).checked_div(self.slot_bytes).unwrap_or(0).min(self.experts)
     }
 
     /// Bytes of the host's memory beside a device that holds this many experts: the exchange and what is made of its

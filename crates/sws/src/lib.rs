@@ -123,7 +123,7 @@ pub use load::loader::{Loader, Needs};
 pub use load::options::{DraftChoice, Options, Streaming};
 pub use load::planning::Planning;
 pub use load::set::{ModelSet, PlannedModel, SetEntry};
-pub use load::vram::{VramChoice, VramDevice, vram_devices};
+pub use load::vram::{VramChoice, VramDevice, VramPlan, vram_devices};
 pub use measure::{
     Computing, Dry, Others, PromptComputing, disk_speed, drives_speed, memory_speed,
 };
@@ -154,7 +154,7 @@ pub use warning::Warning;
 pub use sws_cache::policy::PolicyKind;
 pub use sws_engine::{
     Counters, Gauge, HitBasis, HitCurve, Metrics, PerToken, Plan, PlanError, PlanOptions, Planner,
-    RamBudget, SlotClass, SpeculativeWeightStreamer, StandInUse, Waiter, Witness,
+    RamBudget, SlotClass, SpeculativeWeightStreamer, StandInUse, TierHits, Waiter, Witness,
 };
 pub use sws_format::Progress;
 pub use sws_format::{

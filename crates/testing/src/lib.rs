@@ -7,6 +7,7 @@ pub mod child;
 pub mod gguf;
 pub mod goldens;
 pub mod hub;
+pub mod memory_tier;
 pub mod noisy;
 pub mod proxy;
 pub mod random;

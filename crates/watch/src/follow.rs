@@ -1,6 +1,6 @@
 //! Reads the state of a run.
 
-use sws_engine::watch::{ExpertCell, Lap, LayerRow, RunTally};
+use sws_engine::watch::{ExpertCell, Lap, LayerRow, RunTally, TierTally};
 use sws_engine::{DriveMetrics, RunWatch};
 
 use crate::{ExpertState, RunStep, Wall};
@@ -44,6 +44,11 @@ impl Follower {
     /// Reads from each of several drives so far; empty if there is only one.
     pub fn drives(&self) -> Vec<DriveMetrics> {
         self.watch.drives()
+    }
+
+    /// The tier of experts outside memory, as of the last step.
+    pub fn tier(&self) -> Option<TierTally> {
+        self.last.tier
     }
 
     /// Starts or stops timing the layers, from the next pass on.

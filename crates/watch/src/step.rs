@@ -23,6 +23,9 @@ pub struct RunStep {
     pub hits: u64,
     /// Experts that were not in memory.
     pub misses: u64,
+    /// Of the hits, experts that were computed on a tier outside memory.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub on_tier: u64,
 }
 
 impl RunStep {
@@ -39,6 +42,7 @@ impl RunStep {
             bytes: after.device_bytes.saturating_sub(before.device_bytes),
             hits: after.hits.saturating_sub(before.hits),
             misses: after.misses.saturating_sub(before.misses),
+            on_tier: hits_of(after).saturating_sub(hits_of(before)),
         }
     }
 
@@ -53,6 +57,7 @@ impl RunStep {
             sum.bytes += step.bytes;
             sum.hits += step.hits;
             sum.misses += step.misses;
+            sum.on_tier += step.on_tier;
         }
         sum
     }
@@ -61,6 +66,12 @@ impl RunStep {
     pub fn hit_rate(&self) -> Option<f64> {
         let all = self.hits + self.misses;
         (all > 0).then(|| self.hits as f64 / all as f64)
+    }
+
+    /// Share of the chosen experts that were computed on a tier; `None` if none were chosen.
+    pub fn tier_rate(&self) -> Option<f64> {
+        let all = self.hits + self.misses;
+        (all > 0).then(|| self.on_tier as f64 / all as f64)
     }
 
     /// Gigabytes read per second.
@@ -74,6 +85,15 @@ impl RunStep {
     }
 }
 
+/// Experts computed on a tier since the start.
+fn hits_of(tally: &RunTally) -> u64 {
+    tally.tier.map_or(0, |tier| tier.hits)
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 fn seconds_between(before: Duration, after: Duration) -> f64 {
     after.saturating_sub(before).as_secs_f64()
 }
@@ -81,6 +101,8 @@ fn seconds_between(before: Duration, after: Duration) -> f64 {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use sws_engine::watch::TierTally;
 
     use super::*;
 
@@ -97,11 +119,13 @@ mod tests {
             device_bytes: 8_000_000_000,
             hits: 8,
             misses: 1,
+            tier: Some(TierTally { hits: 2, ..TierTally::default() }),
             ..before
         };
         let step = RunStep::between(&before, &after);
         assert_eq!((step.computing, step.waiting, step.reading), (2.0, 1.0, 2.0));
         assert_eq!((step.hit_rate(), step.gb_per_second()), (Some(0.75), 2.0));
+        assert_eq!(step.tier_rate(), Some(0.5));
         assert_eq!(RunStep::sum([&step, &step]).gb_per_second(), 2.0);
         let nothing = RunStep::between(&after, &after);
         assert_eq!((nothing.hit_rate(), nothing.gb_per_second()), (None, 0.0));

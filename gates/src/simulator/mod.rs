@@ -1,5 +1,5 @@
-//! A simulator of the whole engine: plans, drives, reads, experts, drafts, many texts and their prefix
-//! cache, in virtual time. A seed is a scenario, and gives the same run on every machine.
+//! A simulator of the whole engine: plans, drives, reads, experts, tiers that lose experts, drafts, many texts and
+//! their prefix cache, in virtual time. A seed is a scenario, and gives the same run on every machine.
 //!
 //! Every text must have the bits that it has alone with all weights in memory, or end with a sentence if
 //! a read had trouble while it ran or a bit is always wrong. At every step, experts lie within the slots of
@@ -45,6 +45,9 @@ pub(crate) struct Simulated {
     known: u64,
     steps: u64,
     bytes: u64,
+    /// Experts that were computed on tiers outside memory, and copied to them.
+    on_tiers: u64,
+    copies: u64,
     virtual_seconds: f64,
     troubles: TroubleCounts,
     /// Seeds whose runs were not as they must be, with what was wrong.
@@ -125,6 +128,9 @@ impl Simulated {
         self.refused += u64::from(outcome.refused.is_some());
         self.steps += outcome.steps;
         self.bytes += outcome.bytes;
+        let [on_tier, copies] = outcome.on_tier;
+        self.on_tiers += on_tier;
+        self.copies += copies;
         self.virtual_seconds += outcome.time.as_secs_f64();
         self.troubles.add(&outcome.troubles);
         for told in &outcome.texts {

@@ -8,17 +8,19 @@ use anyhow::{Context, Result, ensure};
 use sws::{Batch, LoadedSequences, Threads};
 use sws_draft::{Draft, NoDraft};
 use sws_engine::{
-    Gauge, MemoryUse, Options, Plan, PlanOptions, Planner, ProcessMemory, SpeculativeWeightStreamer,
+    Gauge, MemoryUse, Options, Plan, PlanOptions, Planner, ProcessMemory,
+    SpeculativeWeightStreamer, TierUsage,
 };
 use sws_format::{Clock, ShardReader};
 use sws_model::{ForwardPass, Inventory};
 use sws_store::{Mirror, NVMeWeightStore, ReaderKind, StoreOptions};
+use sws_testing::memory_tier::{MemoryTier, TierPace, TierTraits};
 use sws_testing::random::Random;
 use sws_testing::readers::{BitFlip, Flip};
 use sws_testing::troubled::{TroubleCounts, Troubled};
 
 use super::model::SimulatedModel;
-use super::scenario::{CONTEXT, Drive, Scenario};
+use super::scenario::{CONTEXT, Drive, Scenario, SimulatedTier};
 use crate::crowd::{Running, Told};
 
 /// Steps after which a text that has not ended counts as lost.
@@ -32,6 +34,8 @@ pub(super) struct Outcome {
     pub(super) time: Duration,
     pub(super) bytes: u64,
     pub(super) troubles: TroubleCounts,
+    /// Experts that were computed on a tier, and copied to it.
+    pub(super) on_tier: [u64; 2],
     /// Bits that were always wrong.
     pub(super) rotten: usize,
     /// The sentence by which the model was refused.
@@ -132,7 +136,15 @@ fn loaded(
         ..Options::default()
     };
     let pass = ForwardPass::new(model.spec.clone());
-    Ok(SpeculativeWeightStreamer::with_plan(pass, store, plan, options)?)
+    let mut lm = SpeculativeWeightStreamer::with_plan(pass, store, plan, options)?;
+    if let Some(SimulatedTier { slots, compute, copy, fails_at, is_fickle }) = scenario.tier {
+        let pace = Some(TierPace { clock: clock.clone(), compute, copy });
+        let fickle = is_fickle.then(|| Random::new(scenario.seed));
+        let traits = TierTraits { slots, fails_at, pace, fickle };
+        // Without slots experts cannot move there.
+        lm.set_tier(Box::new(MemoryTier::new(traits)));
+    }
+    Ok(lm)
 }
 
 /// The texts, and those of them that run.
@@ -190,7 +202,9 @@ fn texts(
     }
     ensure!(texts.over.len() == scenario.texts.len(), "a text is lost");
     outcome.texts = texts.over.into_values().collect();
-    outcome.bytes = gauge.read().device_bytes;
+    let counters = gauge.read();
+    outcome.on_tier = counters.tier.map_or([0; 2], |tier| [tier.hits, tier.copies]);
+    outcome.bytes = counters.device_bytes;
     Ok(())
 }
 
@@ -202,8 +216,12 @@ fn within(batch: &mut Batch<'_>, gauge: &Gauge, plan: &Plan) -> Result<()> {
     let kv = plan.ledger.get(MemoryUse::KvCache);
     ensure!(room <= kv, "room for {room} bytes of keys and values, {kv} planned");
     let slots = plan.ledger.get(MemoryUse::Slots) + plan.lent_bytes() as u64;
-    let cached = gauge.read().peak_cache_bytes;
+    let counters = gauge.read();
+    let cached = counters.peak_cache_bytes;
     ensure!(cached <= slots, "{cached} bytes in slots of {slots}");
+    if let Some(TierUsage { held, slots, .. }) = counters.tier.map(|tier| tier.usage) {
+        ensure!(held <= slots, "{held} experts on a tier of {slots}");
+    }
     Ok(())
 }
 

@@ -38,6 +38,21 @@ pub(super) struct Scenario {
     pub(super) gap: Option<Duration>,
     /// Of the texts, as far as they do not depend on each other's answers.
     pub(super) texts: Vec<PlannedText>,
+    /// A tier of experts outside memory.
+    pub(super) tier: Option<SimulatedTier>,
+}
+
+/// A tier whose experts are computed by the CPU, in virtual time of its own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SimulatedTier {
+    pub(super) slots: usize,
+    /// Time of an expert, beside that on the CPU.
+    pub(super) compute: Duration,
+    pub(super) copy: Duration,
+    /// The call from which on it holds no expert any more.
+    pub(super) fails_at: Option<u64>,
+    /// True if it loses experts at random, and refuses others.
+    pub(super) is_fickle: bool,
 }
 
 /// A drive, and what is wrong with it.
@@ -83,7 +98,7 @@ impl Scenario {
             run_ahead: r.chance(800),
         };
         let texts = 2 + r.below(9) as usize;
-        Scenario {
+        let mut scenario = Scenario {
             seed,
             model,
             room,
@@ -98,7 +113,21 @@ impl Scenario {
             at_a_time: 1 + r.below(5) as usize,
             gap: r.chance(700).then(|| Duration::from_micros(r.spread(100, 10_000_000))),
             texts: (0..texts).map(|number| text(r, number, vocab[model])).collect(),
-        }
+            tier: None,
+        };
+        // Last, so that a seed says the rest as it does without.
+        scenario.tier = r.chance(500).then(|| tier(r));
+        scenario
+    }
+}
+
+fn tier(r: &mut Random) -> SimulatedTier {
+    SimulatedTier {
+        slots: r.spread(1, 300) as usize,
+        compute: Duration::from_nanos(r.spread(1, 1_000_000)),
+        copy: Duration::from_nanos(r.spread(1, 1_000_000)),
+        fails_at: r.chance(200).then(|| r.spread(1, 1000)),
+        is_fickle: r.chance(500),
     }
 }
 

@@ -4,6 +4,9 @@
 //! reads or computation. In addition there is [`Belady`](ReplayPolicy::Belady), which knows all
 //! future uses and so has the fewest possible misses.
 //!
+//! With a [tier](Replay::with_tier), experts are placed there by the engine's own [`Placement`](crate::placement), by
+//! assumed times.
+//!
 //! An engine without speculation has exactly these hits and misses for its own routes if:
 //!
 //! - there is a slot for each expert that a layer of a pass needs (with fewer slots, the victim
@@ -14,6 +17,7 @@
 mod belady;
 #[cfg(test)]
 mod tests;
+mod tier;
 
 use std::fmt;
 use std::ops::Range;
@@ -28,6 +32,8 @@ use crate::cache::{Lookup, LookupCounts, Need, PredictiveCache};
 use crate::policy::{ExpertLayers, Policy, PolicyKind, RouterChoice};
 use belady::Belady;
 use sws_format::{Pass, PieceId};
+use tier::TierPlayer;
+pub use tier::{AssumedTimes, ReplayTier, TierOutcome};
 
 /// A policy for replaying routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +72,7 @@ pub struct Replay<'a> {
     counted: usize,
     correction: Option<Arc<Correction>>,
     states: ReplayStates<'a>,
+    tier: Option<ReplayTier>,
 }
 
 /// The router states of a trace, from one or several recordings in succession.
@@ -82,8 +89,10 @@ pub struct ReplayOutcome {
     pub tokens: usize,
     /// Experts that were needed, each counted once per layer and pass.
     pub uses: u64,
-    /// Experts that were needed and not in the cache.
+    /// Experts that were needed and neither in the cache nor on the tier.
     pub misses: u64,
+    /// Counts of the [tier](Replay::with_tier); `None` without one.
+    pub tier: Option<TierOutcome>,
     /// Lookup counts of each layer.
     pub layers: Vec<LookupCounts>,
 }
@@ -132,7 +141,7 @@ impl<'a> Replay<'a> {
         passes.extend(arrange(trace, counting, batch, turn));
         let batch = batch.max(1);
         let states = ReplayStates::default();
-        Replay { trace, batch, passes, counted, correction: None, states }
+        Replay { trace, batch, passes, counted, correction: None, states, tier: None }
     }
 
     /// Counts from the first token on, as in an engine with a cold cache.
@@ -149,6 +158,12 @@ impl<'a> Replay<'a> {
     /// Adds the hidden states that corrections use.
     pub fn with_states(self, states: ReplayStates<'a>) -> Replay<'a> {
         Replay { states, ..self }
+    }
+
+    /// Adds a tier of experts beside the cache, such as a graphics card. [`Belady`](ReplayPolicy::Belady) does not
+    /// foresee it, and is no optimum then.
+    pub fn with_tier(self, tier: ReplayTier) -> Replay<'a> {
+        Replay { tier: Some(tier), ..self }
     }
 
     /// The parts of the trace that warm cache and tables, in the order in which they run.
@@ -196,18 +211,19 @@ impl<'a> Replay<'a> {
         };
 
         let mut player = Player::new(shape, policy, slots);
+        player.tier = self.tier.map(TierPlayer::new);
         let mut experts = Vec::new();
         let mut tokens = 0;
         let mut state = vec![0.0; player.cache.policy().hidden()];
         for (number, together) in self.passes.iter().enumerate() {
             if number == self.counted {
-                player.cache.reset_counts();
+                player.reset_counts();
             }
             let pass = self.pass(together);
             if number >= self.counted {
                 tokens += pass.len();
             }
-            player.cache.begin_pass(&pass);
+            player.begin(&pass);
             for layer in 0..shape.layers {
                 self.experts(together, layer, &mut experts);
                 player.layer(&pass, layer as u32, &experts, |policy| {
@@ -223,6 +239,7 @@ impl<'a> Replay<'a> {
             }
             progress(pass.len());
         }
+        let tier = player.tier.as_ref().map(|tier| tier.counts);
         let counts = player.cache.counts();
         let mut layers = Vec::with_capacity(shape.layers);
         let mut hits = 0;
@@ -233,7 +250,8 @@ impl<'a> Replay<'a> {
             misses += counts.misses;
             layers.push(counts);
         }
-        ReplayOutcome { tokens, uses: hits + misses, misses, layers }
+        let uses = hits + misses + tier.map_or(0, |tier| tier.hits);
+        ReplayOutcome { tokens, uses, misses, tier, layers }
     }
 
     fn corrected_policy(&self, corrections: Corrections) -> Box<dyn Policy> {
@@ -306,6 +324,7 @@ impl<'a> ReplayStates<'a> {
 struct Player {
     shape: HistoryShape,
     cache: PredictiveCache<()>,
+    tier: Option<TierPlayer>,
     missing: Vec<u32>,
 }
 
@@ -343,7 +362,7 @@ impl Residency {
     /// Begins a pass.
     pub fn begin(&mut self, pass: &Pass) {
         self.pass.clone_from(pass);
-        self.player.cache.begin_pass(pass);
+        self.player.begin(pass);
     }
 
     /// True if an expert is in the cache. `layer` is an index among the layers with experts.
@@ -371,7 +390,17 @@ impl Player {
         // More slots than pieces would change nothing.
         let slots = slots.min(shape.layers * shape.experts);
         let cache = PredictiveCache::new(policy, vec![(1, ()); slots]);
-        Player { shape, cache, missing: Vec::new() }
+        Player { shape, cache, tier: None, missing: Vec::new() }
+    }
+
+    fn reset_counts(&mut self) {
+        self.cache.reset_counts();
+        self.tier.iter_mut().for_each(|tier| tier.counts = TierOutcome::default());
+    }
+
+    fn begin(&mut self, pass: &Pass) {
+        self.tier.iter_mut().for_each(TierPlayer::pass_begins);
+        self.cache.begin_pass(pass);
     }
 
     /// Runs a layer. `report_states` reports to the policy the states from which the router has chosen.
@@ -382,7 +411,10 @@ impl Player {
         experts: &[u32],
         report_states: impl FnOnce(&mut dyn Policy),
     ) {
-        let Player { cache, missing, .. } = self;
+        let Player { cache, tier, missing, .. } = self;
+        if let Some(tier) = tier {
+            tier.layer_begins(pass.len());
+        }
         cache.routed(&RouterChoice { pass, layer, experts });
         report_states(cache.policy_mut());
         missing.clear();
@@ -390,14 +422,19 @@ impl Player {
         distinct.sort_unstable();
         distinct.dedup();
         for &expert in &distinct {
-            match cache.lookup(PieceId::expert(layer, expert)) {
+            let id = PieceId::expert(layer, expert);
+            if tier.as_ref().is_some_and(|tier| tier.holds(id)) {
+                continue;
+            }
+            match cache.lookup(id) {
                 // With too few slots for all of them, cached experts are computed first.
-                Lookup::Ready if distinct.len() > cache.capacity() => {
-                    cache.computed(PieceId::expert(layer, expert));
-                }
+                Lookup::Ready if distinct.len() > cache.capacity() => cache.computed(id),
                 Lookup::Ready => {}
                 Lookup::Loading | Lookup::Absent => missing.push(expert),
             }
+        }
+        if let Some(tier) = tier {
+            tier.chosen(layer, &distinct, missing);
         }
         for &expert in missing.iter() {
             let piece = PieceId::expert(layer, expert);
@@ -409,6 +446,9 @@ impl Player {
             }
         }
         cache.policy_mut().on_layer_demanded(layer);
+        if let Some(tier) = tier {
+            tier.layer_ends(cache, layer, &distinct, missing);
+        }
     }
 }
 
@@ -464,9 +504,14 @@ impl ReplayOutcome {
         self.misses as f64 / self.tokens.max(1) as f64
     }
 
-    /// Share of uses that were hits.
+    /// Share of uses that were hits, in the cache or on the tier.
     pub fn hit_rate(&self) -> f64 {
         1.0 - self.misses as f64 / self.uses.max(1) as f64
+    }
+
+    /// Share of uses that were computed on the tier; `None` without one.
+    pub fn tier_rate(&self) -> Option<f64> {
+        self.tier.map(|tier| tier.hits as f64 / self.uses.max(1) as f64)
     }
 
     /// Share of the misses saved by `best` over `baseline` that this replay saves too. `None` if

@@ -48,6 +48,23 @@ proptest! {
     }
 
     #[test]
+    fn a_tier_takes_uses_from_the_cache_and_none_is_lost(trace in traces(), room in 0usize..40, slots in 2usize..20, governed in any::<bool>()) {
+        let times = AssumedTimes { here: 2.0, there: 1.0, read: 9.0, copy: 1.0, layer: 1.0 };
+        let replay = Replay::new(&trace, 1).without_warming();
+        let alone = run(&replay, ReplayPolicy::Engine(PolicyKind::Lru), slots);
+        let replay = replay.with_tier(ReplayTier { slots: room, governed, times });
+        let tiered = run(&replay, ReplayPolicy::Engine(PolicyKind::Lru), slots);
+        let TierOutcome { hits, copies } = tiered.tier.unwrap();
+        let in_cache: u64 = tiered.layers.iter().map(|layer| layer.hits + layer.misses).sum();
+        prop_assert_eq!((tiered.uses, in_cache + hits), (alone.uses, alone.uses));
+        prop_assert!(room > 0 || (hits, copies, tiered.misses) == (0, 0, alone.misses));
+        if !governed && room >= trace.shape().layers * trace.shape().experts {
+            // Each expert is read once, copied at once, and computed there ever after.
+            prop_assert_eq!((tiered.misses, copies, hits), (copies, copies, alone.uses - copies));
+        }
+    }
+
+    #[test]
     fn every_token_is_replayed_once(trace in traces(), batch in 1usize..5) {
         let replay = Replay::new(&trace, batch);
         let mut tokens: Vec<usize> = replay.passes.iter().flatten().flat_map(|part| part.tokens.clone()).collect();

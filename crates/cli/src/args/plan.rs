@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use sws::Options;
+use sws::{Options, VramChoice};
 use sws_engine::RamBudget;
 use sws_kernels::{Activations, TIER_VARIABLE};
 use sws_model::KvPrecision;
@@ -31,6 +31,10 @@ pub(crate) struct PlanArgs {
     /// `auto` for the memory that is free.
     #[arg(long, value_name = "SIZE", default_value = "auto")]
     pub(crate) ram: RamBudget,
+    /// Also count the experts that so much memory of a graphics card holds: 8GiB, or auto for the card here. In builds
+    /// with the feature gpu.
+    #[arg(long, value_name = "SIZE", default_value = "off")]
+    pub(crate) vram: VramChoice,
     /// Context length in tokens [default: up to 4096, fewer where memory is scarce, more as far as a
     /// sixteenth of it has room].
     #[arg(long, value_name = "N", value_parser = positive)]

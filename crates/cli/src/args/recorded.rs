@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use sws_cache::replay::ReplayPolicy;
+use sws_cache::replay::{AssumedTimes, ReplayPolicy};
 use sws_engine::RamBudget;
 
 use super::model::amount;
@@ -53,6 +53,14 @@ pub(crate) struct ReplayArgs {
     /// Turns of so many tokens for the sequences of --batch, instead of shared passes.
     #[arg(long, value_name = "TOKENS", requires = "batch", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) turns: Option<u32>,
+    /// Experts that a graphics card has room for, beside each cache: counts the experts that `sws run --vram` would
+    /// compute there. The policy belady is left out.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) vram_slots: Option<u32>,
+    /// Times by which experts are placed on that card, in microseconds: an expert on the CPU, on the card, its
+    /// read, its copy to the card. They are assumptions; a run measures them.
+    #[arg(long, value_name = "CPU,CARD,READ,COPY", default_value = "200,100,800,400", requires = "vram_slots", value_parser = times)]
+    pub(crate) vram_times: AssumedTimes,
     /// Also write a page with the experts of each pass, for a browser. What is in memory is simulated
     /// with the first of the cache sizes, and the default policy or the first other one but belady.
     #[arg(long, value_name = "FILE")]
@@ -168,5 +176,19 @@ fn percent(word: &str) -> Result<f64, String> {
     match word.trim_end_matches('%').parse::<f64>() {
         Ok(share) if share > 0.0 && share <= 100.0 => Ok(share),
         _ => Err(format!("a budget is above 0 and at most 100 percent, not {word}")),
+    }
+}
+
+/// Parses the times of an expert in microseconds. A layer takes as long as an expert besides.
+fn times(words: &str) -> Result<AssumedTimes, String> {
+    let times: Vec<f64> = words.split(',').filter_map(|word| word.trim().parse().ok()).collect();
+    match times[..] {
+        [here, there, read, copy] if times.iter().all(|time| (0.0..=1e9).contains(time)) => {
+            let [here, there, read, copy] = [here, there, read, copy].map(|time| 1e3 * time);
+            Ok(AssumedTimes { here, there, read, copy, layer: here })
+        }
+        _ => Err(format!(
+            "expected four numbers of microseconds, as in 200,100,800,400, not {words}"
+        )),
     }
 }

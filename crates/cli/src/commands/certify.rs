@@ -12,6 +12,7 @@ use sws_format::Progress;
 use sws_model::check_tokens;
 
 use super::{print, print_json};
+use crate::account::note_card_failure;
 use crate::input::read_beginning;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::progress::{ProgressMeter, ProgressUnit};
@@ -51,6 +52,7 @@ pub(crate) fn run(mut args: args::Certify) -> anyhow::Result<ExitCode> {
         !interrupt.is_requested()
     })?;
     meter.finish();
+    note_card_failure(&running);
 
     let (words, code) = match outcome {
         CertificateOutcome::Agrees { steps } => {

@@ -9,6 +9,7 @@ use sws_model::{ModelSpec, Observer, Routed, SourceError};
 use sws_text::SampleError;
 
 use super::{print, print_json};
+use crate::account::note_card_failure;
 use crate::atomic_file::AtomicFile;
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::progress::{ProgressMeter, ProgressUnit};
@@ -63,6 +64,7 @@ pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
         meter.show(Progress { done: done as u64, total: args.tokens.len() as u64 });
     }
     meter.finish();
+    note_card_failure(&running);
     let routes: Vec<u8> = pass.routes.iter().copied().flat_map(u32::to_le_bytes).collect();
     file.write(&routes)?;
     file.publish()?;

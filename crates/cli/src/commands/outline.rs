@@ -12,6 +12,7 @@ use sws_kernels::Encoding;
 use sws_model::ModelSpec;
 
 use super::machine::Machine;
+use super::plan::vram::{self, VramEstimate};
 use super::plan::why::{self, SettingReason};
 use super::remote::Remote;
 use super::{both, count, print_report, size};
@@ -52,8 +53,8 @@ pub(crate) struct PlanSubject<'t> {
     pub(crate) threads: Option<&'t Threads>,
     /// Budget.
     pub(crate) ram: Option<u64>,
-    /// The options of a plan whose reasons are shown.
-    pub(crate) why: Option<&'t PlanArgs>,
+    /// The options of the plan.
+    pub(crate) args: Option<&'t PlanArgs>,
     /// The model's repository, if the configuration is from there.
     pub(crate) remote: Option<Remote>,
 }
@@ -100,6 +101,9 @@ struct OutlineReport {
     formats: Vec<FormatRow>,
     /// Why each setting of the plan is what it is, with --why.
     why: Option<Vec<SettingReason>>,
+    /// A graphics card, of the format that is planned best.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vram: Option<VramEstimate>,
     /// True if only one of the formats was asked for.
     #[serde(skip)]
     named: bool,
@@ -112,9 +116,9 @@ impl OutlineReport {
         options: PlanOptions,
         asked: Option<PlanSubject<'_>>,
     ) -> anyhow::Result<OutlineReport> {
-        let (machine, threads, asked, why, hub) = match asked {
-            Some(PlanSubject { machine, threads, ram, why, remote }) => {
-                (Some(machine), threads, ram, why, remote)
+        let (machine, threads, asked, args, hub) = match asked {
+            Some(PlanSubject { machine, threads, ram, args, remote }) => {
+                (Some(machine), threads, ram, args, remote)
             }
             None => (None, None, None, None, None),
         };
@@ -131,6 +135,7 @@ impl OutlineReport {
         };
         let mut report = OutlineReport {
             why: None,
+            vram: None,
             named: named.is_some(),
             formats: formats::rows(outline, &formats, options, timed, &budgets)?,
             model_type: description.model_type,
@@ -153,12 +158,34 @@ impl OutlineReport {
             hub,
             budgets,
         };
-        if let Some(args) = why
+        if let Some(args) = args
             && let Some(spec) = outline.spec()
         {
-            report.why = report.reasons(args, spec, outline, options)?;
+            report.vram = report.estimate(args, outline, options)?;
+            if args.why {
+                report.why = report.reasons(args, spec, outline, options)?;
+            }
         }
         Ok(report)
+    }
+
+    /// What a card holds of the best format beside its plan; `None` without one.
+    fn estimate(
+        &self,
+        args: &PlanArgs,
+        outline: &Outline,
+        options: PlanOptions,
+    ) -> anyhow::Result<Option<VramEstimate>> {
+        let Some(format) = self.best().and_then(|best| outline.format(best.plain)) else {
+            return Ok(None);
+        };
+        let plan = |limit| outline.vram(format, limit, args.activations);
+        let Some(card) = vram::planned(args, plan)? else { return Ok(None) };
+        let options = PlanOptions { device: card.host_bytes, ..options };
+        let footprint = outline.footprint(format, options)?;
+        let plan = self.asked.and_then(|ram| footprint.plan(ram));
+        let hits = plan.and_then(|plan| footprint.tier_hits(&plan, card.slots));
+        Ok(Some(VramEstimate::new(card, hits)))
     }
 
     /// Why each setting of the best format's plan is what it is; `None` if none fits.
@@ -228,9 +255,18 @@ impl OutlineReport {
         {
             text += &layer_tables([bytes, each]);
         }
+        let vram = match (&self.vram, self.best()) {
+            (Some(vram), Some(best)) => format!("in {}, {}", best.format, vram.text()),
+            _ => String::new(),
+        };
         if let Some(reasons) = &self.why {
             let estimates = estimates(&self.hits());
-            return format!("{}\n{}\n{estimates}", wrapped(&text), why::text(reasons));
+            return format!(
+                "{}\n{}\n{}{estimates}",
+                wrapped(&text),
+                why::text(reasons),
+                wrapped(&vram)
+            );
         }
         let paced = formats::paced(self.machine.as_ref());
         text += if self.named { "no such shards here" } else { "no weights here" };
@@ -253,7 +289,7 @@ impl OutlineReport {
                     too_large.join(", ")
                 ));
             }
-            text += &format!("\n{}", estimates(&self.hits()));
+            text += &format!("\n{}{}", wrapped(&vram), estimates(&self.hits()));
             let best = self.best().filter(|row| hub.fits(row.bytes));
             text += &match (best, fitting.last()) {
                 (Some(row), _) if self.named || row.plain == DEFAULT => hub.next(None),
@@ -264,7 +300,7 @@ impl OutlineReport {
             };
             return text;
         }
-        text + &format!("\n{}", estimates(&self.hits()))
+        text + &format!("\n{}{}", wrapped(&vram), estimates(&self.hits()))
     }
 
     /// The hit rates of the estimates.

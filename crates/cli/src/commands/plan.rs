@@ -3,6 +3,7 @@
 mod ledger;
 mod prompts;
 mod rows;
+pub(crate) mod vram;
 pub(crate) mod why;
 
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use std::process::ExitCode;
 use serde_json::json;
 use sws::{
     Dry, Footprint, Format, Model, Needs, Others, Outline, Planning, SequenceBytes, TextCodec,
-    Threads,
+    Threads, VramPlan,
 };
 use sws_engine::{PlanOptions, RamBudget};
 use sws_format::{Dtype, Manifest, PieceKind};
@@ -30,6 +31,7 @@ use crate::terminal::{Meanwhile, note};
 use crate::{args, limits, model, process};
 use prompts::{first_tokens, long, prompts};
 use rows::{budgets, row};
+use vram::VramEstimate;
 
 /// Said on a terminal meanwhile.
 const MEASURING: &str = "measuring disk and memory";
@@ -54,7 +56,7 @@ pub(crate) fn run(args: &args::PlanArgs) -> anyhow::Result<ExitCode> {
             let measuring = measuring(measures);
             let machine = machine(args, None, described, &threads);
             drop(measuring);
-            let asked = PlanSubject { machine, threads: measures, ram: None, why: None, remote };
+            let asked = PlanSubject { machine, threads: measures, ram: None, args: None, remote };
             without_weights(args, &outline, named, asked, &threads)
         }
         RemoteModel::Sketch(sketch) => {
@@ -124,8 +126,9 @@ fn with_weights(
     let chats = tools.tokenizer().is_some() && model.chat_template().is_ok();
     let tools = if chats { tools.while_loaded(None) } else { tools };
     let needs = Needs { texts: args.batch.into(), ..Needs::default() };
+    let card = vram::planned(args, |limit| VramPlan::of(model, limit, args.activations))?;
     let loader = model.with(args.options()).needs(needs).text(tools).threads(threads);
-    let planning = loader.planning()?;
+    let planning = loader.beside_vram(card.map_or(0, |card| card.host_bytes)).planning()?;
     let draft = planning.is_draft_trained();
     let Planning { mut planner, ram, total, .. } = planning;
     if let Some(hits) = model.earlier_hits() {
@@ -138,6 +141,7 @@ fn with_weights(
     };
     let inventory = Inventory::new(model.spec(), model.manifest()).map_err(|e| model.error(e))?;
     let plan = planner.plan(ram).map_err(|e| model.error(e))?;
+    let card = card.map(|card| VramEstimate::new(card, planner.tier_hits(&plan, card.slots)));
 
     // Only now, as measuring takes memory that would count as this process's.
     let others = Others::begin();
@@ -225,6 +229,7 @@ fn with_weights(
             "pinned_pieces": plan.pinned.len(),
             "reads_per_expert": reads_per_expert(model.manifest()),
             "plan": row(&plan, machine, computing),
+            "vram": card,
             "why": reasons,
             "hits_of_tokens": hits.tokens(),
             "machine": machine,
@@ -242,10 +247,12 @@ fn with_weights(
             let mut text = machine.answer("", ram, [pace, None]) + &first;
             text += &format!("{}\n\n", machine.line());
             text = wrapped(&text) + &why::text(reasons);
+            text.extend(card.map(|card| wrapped(&format!("\n{}", card.text()))));
             print(&format!("{text}\n{}", outline::estimates(hits)))?;
             return Ok(ExitCode::SUCCESS);
         }
         let mut text = rows::text(shown, &planner, ram, machine, &rows, &first);
+        text.extend(card.map(|card| wrapped(&card.text())));
         text += &outline::estimates(hits);
         if let Some(reads @ 2..) = reads_per_expert(model.manifest()) {
             text += &wrapped(&format!(
@@ -309,7 +316,7 @@ fn without_weights(
         note!("sws: --memory needs the weights, and is left out");
     }
     let options = plan_options(args, threads);
-    let subject = PlanSubject { ram, why: args.why.then_some(args), ..asked };
+    let subject = PlanSubject { ram, args: Some(args), ..asked };
     outline::print(outline, named, options, Some(subject), args.json)
 }
 

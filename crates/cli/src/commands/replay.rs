@@ -13,7 +13,9 @@ use serde::Serialize;
 use sws_cache::correction::Correction;
 use sws_cache::fit::{Fit, FitSequences};
 use sws_cache::policy::PolicyKind;
-use sws_cache::replay::{Replay, ReplayOutcome, ReplayPolicy, ReplayStates};
+use sws_cache::replay::{
+    Replay, ReplayOutcome, ReplayPolicy, ReplayStates, ReplayTier, TierOutcome,
+};
 use sws_cache::{RouterStates, SavedTensors, Trace};
 use sws_format::{Clock, Progress, open_regular};
 use sws_watch::{Simulated, recorded};
@@ -22,7 +24,7 @@ use super::{count, print_report, size};
 use crate::args;
 use crate::atomic_file::AtomicFile;
 use crate::progress::{ProgressMeter, ProgressUnit};
-use crate::table::table;
+use crate::table::{table, wrapped};
 use crate::watch::write_page;
 
 /// Size limit of a trace: a hundred million choices or more.
@@ -56,7 +58,20 @@ pub(crate) fn run(args: &args::ReplayArgs) -> anyhow::Result<ExitCode> {
         let learned = learn(&trace, &replay.warming(), args)?;
         replay = replay.corrected(Arc::new(learned));
     }
-    let replay = replay.with_states(states);
+    let mut replay = replay.with_states(states);
+    if let Some(slots) = args.vram_slots {
+        replay = replay.with_tier(ReplayTier {
+            slots: slots as usize,
+            governed: true,
+            times: args.vram_times,
+        });
+        policies.retain(|policy| *policy != ReplayPolicy::Belady);
+        if policies.is_empty() {
+            bail!(
+                "belady foresees no graphics card; name another policy, or leave out --vram-slots"
+            );
+        }
+    }
     let mut slots: Vec<(f64, usize)> = Vec::new();
     if args.slots.is_empty() {
         for &percent in &args.budgets {
@@ -276,6 +291,9 @@ struct ReplayReport {
     turns: Option<u32>,
     /// Tokens of the second half.
     counted: usize,
+    /// Experts that a graphics card has room for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vram_slots: Option<u32>,
     runs: Vec<ReplayRun>,
 }
 
@@ -290,11 +308,29 @@ struct ReplayRun {
     misses: u64,
     hit_rate: f64,
     misses_per_token: f64,
+    /// Experts computed on the graphics card, and copied to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    vram: Option<VramRun>,
     /// `None` unless both `lru` and `belady` were replayed.
     gap_closed: Option<f64>,
     misses_by_layer: Vec<u64>,
     /// Time spent in the policy and its bookkeeping, warm-up included.
     microseconds_per_token: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct VramRun {
+    hits: u64,
+    /// Share of the uses.
+    hit_rate: f64,
+    copies: u64,
+}
+
+impl VramRun {
+    fn of(outcome: &ReplayOutcome) -> Option<VramRun> {
+        let TierOutcome { hits, copies } = outcome.tier?;
+        Some(VramRun { hits, hit_rate: outcome.tier_rate()?, copies })
+    }
 }
 
 /// The outcome of the first run with these slots and this policy.
@@ -335,6 +371,7 @@ impl ReplayReport {
                 misses: outcome.misses,
                 hit_rate: outcome.hit_rate(),
                 misses_per_token: outcome.misses_per_token(),
+                vram: VramRun::of(outcome),
                 gap_closed,
                 misses_by_layer: outcome.layers.iter().map(|layer| layer.misses).collect(),
                 microseconds_per_token: 1e6 * seconds / trace.token_count() as f64,
@@ -350,6 +387,7 @@ impl ReplayReport {
             batch: args.batch,
             turns: args.turns,
             counted: outcomes.first().map_or(0, |(outcome, _)| outcome.tokens),
+            vram_slots: args.vram_slots,
             runs: rows,
         }
     }
@@ -372,14 +410,22 @@ impl ReplayReport {
                 run.policy.clone(),
                 format!("{:.1} %", 100.0 * run.hit_rate),
                 format!("{:.2}", run.misses_per_token),
-                match run.gap_closed {
-                    Some(gap) => format!("{gap:.3}"),
-                    None => String::new(),
+                match (&run.vram, run.gap_closed) {
+                    (Some(vram), _) => format!("{:.1} %", 100.0 * vram.hit_rate),
+                    (None, Some(gap)) => format!("{gap:.3}"),
+                    (None, None) => String::new(),
                 },
             ]);
         }
-        let heading = ["budget", "slots", "<policy", "hits", "misses/token", "gap closed"];
+        let last = if self.vram_slots.is_some() { "on card" } else { "gap closed" };
+        let heading = ["budget", "slots", "<policy", "hits", "misses/token", last];
         text.push_str(&table(&heading, &rows));
+        text.extend(self.vram_slots.map(|slots| {
+            wrapped(&format!(
+                "\nwith room for {} on a card, whose hits are among the hits; by the times of --vram-times, which are assumed\n",
+                count(slots, "expert")
+            ))
+        }));
         text
     }
 }

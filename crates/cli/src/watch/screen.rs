@@ -112,6 +112,7 @@ impl Artist {
         self.follower.look(&mut self.now.wall);
         self.now.memory = memory();
         self.now.drives = self.follower.drives();
+        self.now.tier = self.follower.tier();
         self.now.phase = match self.shared.prompt.load(Ordering::Relaxed) {
             TEXT => Phase::Text,
             thousandths => Phase::Prompt(f64::from(thousandths) / 1000.0),

@@ -8,7 +8,7 @@ mod ram;
 pub use ledger::{Ledger, MemoryUse, ProcessMemory};
 pub use plan::{
     DEFAULT_CONTEXT, HitBasis, HitCurve, KV_SHARE, LONG_KV_SHARE, PerToken, Plan, PlanError,
-    PlanOptions, Planner, PromptReads, SlotClass, TokenCosts, routes_of,
+    PlanOptions, Planner, PromptReads, SlotClass, TierHits, TokenCosts, routes_of,
 };
 pub(crate) use plan::{HUGE_PAGE, mapped, page};
 pub use process::leave_out_of_plans;

@@ -184,6 +184,7 @@ impl DynamicAssembler {
         }
         if let Some(watch) = &self.watch {
             watch.compare(self.places());
+            watch.tier(|| self.tier_counts());
         }
         let unbooked = self.is_unbooked();
         let is_heard = self.pending.begin(pass);
@@ -293,12 +294,14 @@ impl DynamicAssembler {
         self.cache.idle();
     }
 
-    /// Pieces that are in memory, or on their way to it.
+    /// Pieces that are in memory, a tier's included, or on their way to it.
     fn places(&self) -> impl Iterator<Item = (PieceId, ExpertPlace)> {
-        self.cache.pieces().map(|id| match self.cache.find(id) {
+        let cached = self.cache.pieces().map(|id| match self.cache.find(id) {
             Lookup::Ready => (id, ExpertPlace::Memory),
             _ => (id, ExpertPlace::Reading),
-        })
+        });
+        let on_tier = self.tier.iter().flat_map(PlacedTier::pieces);
+        cached.chain(on_tier.map(|id| (id, ExpertPlace::Memory)))
     }
 
     /// Saves the learned state of the policy and the draft for the next start.

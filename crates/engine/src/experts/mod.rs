@@ -2,7 +2,6 @@
 
 mod assembler;
 mod demand;
-mod placement;
 #[cfg(test)]
 mod tests;
 mod tier;

@@ -24,8 +24,6 @@ use crate::ResidentLoad;
 use crate::reads::LoadedSlot;
 use crate::wait::Waiter;
 
-mod tier;
-
 /// A model on disk, and its results with everything in memory.
 struct Fixture {
     dir: PathBuf,

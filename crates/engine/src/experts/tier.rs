@@ -4,11 +4,11 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
+use sws_cache::placement::{Placement, TierChange, TierPlace};
 use sws_format::PieceId;
 use sws_kernels::{Encoding, Matrix};
 use sws_model::{ExpertBatch, ExpertExecutor, HeldTensor, Role, SourceError, Weights};
 
-use super::placement::{Placement, TierChange, TierPlace};
 use crate::error::StreamError;
 use crate::reads::no_vector;
 use crate::speculation::nanos;
@@ -95,6 +95,12 @@ impl PlacedTier {
         self.placement.is_used() && self.tier.holds(expert)
     }
 
+    /// The experts that are held.
+    pub(super) fn pieces(&self) -> impl Iterator<Item = PieceId> {
+        let held = self.placement.held().iter().copied();
+        held.filter(|&expert| self.tier.holds(expert))
+    }
+
     /// Starts a pass.
     pub(super) fn pass_begins(&mut self, at: Moment) {
         self.placement.pass_begins();
@@ -152,11 +158,8 @@ impl PlacedTier {
         let here = experts.saturating_sub(self.there);
         match self.placement.layer_ends(here, nanos(waited), elapsed) {
             None => Vec::new(),
-            Some(TierChange::Free) => {
-                // A device that has failed holds nothing.
-                let held = self.placement.held().iter().copied();
-                held.filter(|&expert| self.tier.holds(expert)).collect()
-            }
+            // A device that has failed holds nothing.
+            Some(TierChange::Free) => self.pieces().collect(),
             Some(TierChange::Forget) => {
                 for &expert in self.placement.held() {
                     self.tier.demote(expert);
@@ -165,6 +168,11 @@ impl PlacedTier {
                 Vec::new()
             }
         }
+    }
+
+    /// Experts that were copied.
+    pub(super) fn copies(&self) -> u64 {
+        self.copies
     }
 
     /// Counts since the start.

@@ -60,6 +60,21 @@ fn a_watch_that_ended_begins_again() {
 }
 
 #[test]
+fn a_tier_is_told_of_while_the_watch_is_on() {
+    let watch = watch(&[0, 2]);
+    let usage = TierUsage { held: 3, slots: 8, bytes: 300, limit: 1000, failure: None };
+    let counts = |hits| Some(TierCounts { usage: usage.clone(), is_on: true, hits, copies: 4 });
+    watch.tier(|| counts(1));
+    assert_eq!(watch.tally().tier, None);
+    watch.begin();
+    watch.tier(|| None);
+    assert_eq!(watch.tally().tier, None);
+    watch.tier(|| counts(7));
+    let told = TierTally { held: 3, slots: 8, bytes: 300, limit: 1000, hits: 7, has_failed: false };
+    assert_eq!(watch.tally().tier, Some(told));
+}
+
+#[test]
 fn layers_of_a_pass_have_their_times() {
     let watch = watch_on(Clock::simulated(), &[0, 2, 4, 6]);
     let seconds = |watch: &RunWatch| {

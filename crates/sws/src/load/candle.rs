@@ -9,10 +9,14 @@ use sws_model::{Inventory, KvPrecision};
 use super::backend::LoadedBackend;
 use super::context::{affordable_context, requested_context};
 use crate::run::sequence::AnyLm;
-use crate::{DraftChoice, Error, Loader, Options, Result, VramChoice};
+use crate::{DraftChoice, Error, Loader, Options, Result, VramChoice, Warning};
 
 pub(super) fn load(loader: &mut Loader<'_>) -> Result<LoadedBackend> {
     refuse(&loader.options)?;
+    if loader.options.vram == VramChoice::Auto {
+        let why = "candle computes on the CPU; leave out --vram, or --backend";
+        loader.warnings.push(Warning::NoVram(why.to_owned()));
+    }
     let model = loader.model;
     let spec = model.spec();
     model.named(sws_candle::supports(spec))?;
@@ -73,7 +77,7 @@ fn refuse(options: &Options) -> Result<()> {
             streaming.stand_ins.is_some() || streaming.tolerance > 0.0,
             "has no stand-ins; leave out --stand-ins and --tolerance",
         ),
-        (options.vram != VramChoice::Off, "computes on the CPU; leave out --vram"),
+        (matches!(options.vram, VramChoice::Bytes(_)), "computes on the CPU; leave out --vram"),
         (matches!(streaming.draft, DraftChoice::File(_)), "does not prefetch; leave out --draft"),
     ];
     for (is_set, words) in refused {

@@ -68,7 +68,8 @@ fn in_memory(loader: &mut Loader<'_>) -> Result<LoadedBackend> {
 
 fn streamed(loader: &mut Loader<'_>, text: &TextCodec, threads: &Threads) -> Result<LoadedBackend> {
     let model = loader.model;
-    let mut planning = Planning::new(loader, text, threads)?;
+    let vram = Vram::open(loader)?;
+    let mut planning = Planning::new(loader, text, threads, vram)?;
     let mut vram = std::mem::take(&mut planning.vram);
     let plan = match loader.plan.take() {
         Some(plan) => plan,

@@ -31,6 +31,10 @@ pub struct Loader<'m> {
     pub(super) text: Option<TextCodec>,
     /// The plan, if it was made before.
     pub(super) plan: Option<Plan>,
+    /// Bytes of the machine's memory for a graphics card that is planned for, and not opened.
+    pub(super) beside_vram: Option<u64>,
+    /// True to keep the graphics card that a plan opens.
+    pub(super) keeps_vram: bool,
     progress: Option<Box<dyn FnMut(Progress) + 'm>>,
 }
 
@@ -70,6 +74,8 @@ impl<'m> Loader<'m> {
             threads: None,
             text: None,
             plan: None,
+            beside_vram: None,
+            keeps_vram: false,
             progress: None,
         }
     }

@@ -13,7 +13,7 @@ use crate::learned::eviction;
 use crate::load::vram::Vram;
 use crate::open::process;
 use crate::open::reading::{ReadingRoom, TokenizerReading};
-use crate::{DraftChoice, Error, Loader, Result, TextCodec, Threads, VramChoice};
+use crate::{DraftChoice, Error, Loader, Result, TextCodec, Threads};
 
 /// Memory budget of a model, with a planner for this and other budgets.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub struct Planning {
     draft: Option<(DraftCandidate, u64)>,
     /// Corrections of the eviction policy.
     pub(crate) corrections: Corrections,
-    /// The tier on a graphics card. Its driver was loaded before the process was measured.
+    /// The tier on a graphics card, whose driver was loaded before the process was measured.
     pub(crate) vram: Vram,
 }
 
@@ -37,11 +37,8 @@ impl Planning {
         loader: &Loader<'_>,
         text: &TextCodec,
         threads: &Threads,
+        vram: Vram,
     ) -> Result<Planning> {
-        let vram = match loader.options.vram {
-            VramChoice::Off => Vram::Off,
-            _ => Vram::open(loader, &inventory(loader)?)?,
-        };
         // Measured before the draft is loaded, which has a line of its own in the ledger.
         let process = process::measure(loader.model, text.heap());
         Planning::of(loader, process, vram, text.encoding(), threads.count())
@@ -140,7 +137,7 @@ impl Planning {
     }
 }
 
-fn inventory(loader: &Loader<'_>) -> Result<Inventory> {
+pub(super) fn inventory(loader: &Loader<'_>) -> Result<Inventory> {
     let model = loader.model;
     model.named(Inventory::new(model.spec(), model.manifest()))
 }
@@ -174,16 +171,15 @@ impl Loader<'_> {
     /// Returns a planner for any budget, without loading anything.
     pub fn planning(mut self) -> Result<Planning> {
         let (threads, text) = self.resolve()?;
-        let mut planning = Planning::new(&self, &text, &threads)?;
-        // The memory of the device is for the one that runs.
-        planning.vram = Vram::Off;
-        Ok(planning)
+        let vram = Vram::planned(&self)?;
+        Planning::new(&self, &text, &threads, vram)
     }
 
     /// Returns the plan for the budget, without loading anything.
     pub fn plan(mut self) -> Result<Plan> {
         let (threads, text) = self.resolve()?;
-        Planning::new(&self, &text, &threads)?.plan(&self)
+        let vram = Vram::planned(&self)?;
+        Planning::new(&self, &text, &threads, vram)?.plan(&self)
     }
 
     /// Resolves threads and text that were not given. Threads are started before anything is

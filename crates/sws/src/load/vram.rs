@@ -1,13 +1,16 @@
 //! Memory of a graphics card, as a further place for experts.
 
 use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use serde::Serialize;
 use sws_engine::{ExpertTier, RamBudget};
 use sws_format::Manifest;
 use sws_kernels::Activations;
 use sws_model::Inventory;
 
-use crate::{Error, Loader, Result};
+use super::planning::inventory;
+use crate::{Error, Loader, Model, Result};
 
 /// Memory of a graphics card for experts. The output does not depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,6 +49,8 @@ pub(crate) enum Vram {
     /// None can be used, for this reason.
     Unusable(String),
     Open(OpenedTier),
+    /// It takes so many bytes of the machine's memory, and is opened when the model is loaded.
+    Planned(u64),
 }
 
 /// A device that passed its check, without experts.
@@ -56,16 +61,68 @@ pub(crate) struct OpenedTier {
     host_bytes: u64,
 }
 
+/// What plans of a model have found out about its tier: it is opened and checked once for a plan and a run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KeptVram(Arc<Mutex<Option<KeptTier>>>);
+
+#[derive(Debug)]
+struct KeptTier {
+    asked: (VramChoice, Activations),
+    host_bytes: u64,
+    /// The device, until the model is loaded.
+    opened: Option<OpenedTier>,
+}
+
+impl KeptVram {
+    fn lock(&self) -> MutexGuard<'_, Option<KeptTier>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Vram {
+    /// The device of a run: that which a plan has kept, or a newly opened one.
+    pub(crate) fn open(loader: &Loader<'_>) -> Result<Vram> {
+        let asked = (loader.options.vram, loader.options.activations);
+        let mut kept = loader.model.kept_vram().lock();
+        let known = kept.as_mut().filter(|kept| kept.asked == asked);
+        match known.and_then(|kept| kept.opened.take()) {
+            Some(opened) => Ok(Vram::Open(opened)),
+            None => {
+                // Its memory is needed now.
+                kept.take();
+                Vram::open_anew(loader)
+            }
+        }
+    }
+
+    /// What a plan has to know: a device is opened for the first one, which loads its driver too.
+    pub(crate) fn planned(loader: &Loader<'_>) -> Result<Vram> {
+        if let Some(bytes) = loader.beside_vram {
+            return Ok(Vram::Planned(bytes));
+        }
+        let asked = (loader.options.vram, loader.options.activations);
+        let mut kept = loader.model.kept_vram().lock();
+        if let Some(known) = kept.as_ref().filter(|kept| kept.asked == asked) {
+            return Ok(Vram::Planned(known.host_bytes));
+        }
+        kept.take();
+        let Vram::Open(opened) = Vram::open_anew(loader)? else { return Ok(Vram::Off) };
+        let host_bytes = opened.host_bytes;
+        let opened = loader.keeps_vram.then_some(opened);
+        *kept = Some(KeptTier { asked, host_bytes, opened });
+        Ok(Vram::Planned(host_bytes))
+    }
+
     /// Opens a device for the experts of a model, and checks it. A named size that cannot be had is an error.
-    pub(crate) fn open(loader: &Loader<'_>, inventory: &Inventory) -> Result<Vram> {
+    fn open_anew(loader: &Loader<'_>) -> Result<Vram> {
         let options = &loader.options;
         let limit = match options.vram {
             VramChoice::Off => return Ok(Vram::Off),
             VramChoice::Auto => None,
             VramChoice::Bytes(bytes) => Some(bytes),
         };
-        match device::open(limit, inventory, loader.model.manifest(), options.activations) {
+        let inventory = inventory(loader)?;
+        match device::open(limit, &inventory, loader.model.manifest(), options.activations) {
             Ok(opened) => Ok(Vram::Open(opened)),
             Err(why) => Vram::unusable(options.vram, why),
         }
@@ -84,16 +141,75 @@ impl Vram {
         match self {
             Vram::Off | Vram::Unusable(_) => 0,
             Vram::Open(opened) => opened.host_bytes,
+            Vram::Planned(bytes) => *bytes,
         }
     }
 
     /// The tier; `Err` with the reason if none can be used.
     pub(crate) fn into_tier(self) -> Result<Option<Box<dyn ExpertTier>>, String> {
         match self {
-            Vram::Off => Ok(None),
+            Vram::Off | Vram::Planned(_) => Ok(None),
             Vram::Unusable(why) => Err(why),
             Vram::Open(opened) => Ok(Some(opened.tier)),
         }
+    }
+}
+
+/// Experts of a model in the memory of a graphics card, counted without one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct VramPlan {
+    /// Bytes that may be used of the card.
+    pub limit: u64,
+    /// Bytes of the buffers there, as its ledger counts them.
+    pub bytes: u64,
+    /// Experts that have room there.
+    pub slots: u64,
+    /// Experts of the model that a card can compute.
+    pub experts: u64,
+    /// Bytes of the machine's memory beside the card, without its driver.
+    pub host_bytes: u64,
+}
+
+impl VramPlan {
+    /// The experts of a model within a limit. An error says why there are none.
+    pub fn of(model: &Model, limit: u64, activations: Activations) -> Result<VramPlan> {
+        let inventory =
+            Inventory::new(model.spec(), model.manifest()).map_err(|e| model.error(e))?;
+        VramPlan::within(limit, &inventory, model.manifest(), activations)
+    }
+
+    pub(crate) fn within(
+        limit: u64,
+        inventory: &Inventory,
+        manifest: &Manifest,
+        activations: Activations,
+    ) -> Result<VramPlan> {
+        device::plan(limit, inventory, manifest, activations).map_err(Error::Vram)
+    }
+}
+
+impl VramChoice {
+    /// The limit of a plan in bytes: for `auto` that of this machine's card, unchecked. An error says why there is none.
+    pub fn limit(self) -> Result<Option<u64>> {
+        match self {
+            VramChoice::Off => Ok(None),
+            VramChoice::Bytes(bytes) => Ok(Some(bytes)),
+            VramChoice::Auto => device::auto().map(Some).map_err(Error::Vram),
+        }
+    }
+}
+
+impl Loader<'_> {
+    /// Plans with so many bytes of the machine's memory for a graphics card, instead of opening one.
+    pub fn beside_vram(mut self, bytes: u64) -> Self {
+        self.beside_vram = Some(bytes);
+        self
+    }
+
+    /// Keeps the graphics card that a plan opens until the same model is loaded.
+    pub fn keeping_vram(mut self) -> Self {
+        self.keeps_vram = true;
+        self
     }
 }
 
@@ -127,11 +243,66 @@ mod device {
     use sws_kernels::Encoding;
     use tracing::info;
 
-    use super::{Activations, Inventory, Manifest, OpenedTier, VramDevice};
+    use super::{Activations, Inventory, Manifest, OpenedTier, VramDevice, VramPlan};
     use crate::Size;
 
     /// Memory of a device that its check may take.
     const CHECK: u64 = 16 << 20;
+
+    fn shape(
+        inventory: &Inventory,
+        manifest: &Manifest,
+        activations: Activations,
+    ) -> Result<VramShape, String> {
+        VramShape::of(inventory, manifest, activations).ok_or_else(|| {
+            "the model has no experts in an encoding that devices compute; leave out --vram"
+                .to_owned()
+        })
+    }
+
+    /// The device that is used, of several, and its number.
+    fn best() -> Result<(usize, DeviceFacts), String> {
+        let mut devices = OpenClDevice::list().map_err(|error| error.to_string())?;
+        let number = DeviceFacts::best(&devices).unwrap_or(0);
+        Ok((number, devices.swap_remove(number)))
+    }
+
+    /// The limit for `auto`.
+    fn own_memory(facts: &DeviceFacts) -> Result<u64, String> {
+        match facts.shares_memory {
+            true => Err(format!(
+                "the device `{}` has no memory of its own, so nothing is gained; name a size with --vram to use it nevertheless",
+                facts.name
+            )),
+            false => Ok(VramLedger::auto(facts.memory)),
+        }
+    }
+
+    pub(super) fn auto() -> Result<u64, String> {
+        own_memory(&best()?.1)
+    }
+
+    pub(super) fn plan(
+        limit: u64,
+        inventory: &Inventory,
+        manifest: &Manifest,
+        activations: Activations,
+    ) -> Result<VramPlan, String> {
+        let shape = shape(inventory, manifest, activations)?;
+        if activations != Activations::F32 {
+            return Err("a card has no sums of activations that are rounded to eight bits; leave out --activations, or --vram".to_owned());
+        }
+        let slots = shape.room(limit);
+        if slots == 0 {
+            let least = Size(shape.least_bytes());
+            return Err(format!(
+                "{} of a card have no room for an expert, which needs {least}; raise --vram, or leave it out",
+                Size(limit)
+            ));
+        }
+        let (bytes, host_bytes) = (shape.bytes(slots), shape.host_bytes(slots));
+        Ok(VramPlan { limit, bytes, slots, experts: shape.experts, host_bytes })
+    }
 
     pub(super) fn open(
         limit: Option<u64>,
@@ -139,22 +310,11 @@ mod device {
         manifest: &Manifest,
         activations: Activations,
     ) -> Result<OpenedTier, String> {
-        let Some(shape) = VramShape::of(inventory, manifest, activations) else {
-            return Err(
-                "the model has no experts in an encoding that devices compute; leave out --vram"
-                    .to_owned(),
-            );
-        };
-        let devices = OpenClDevice::list().map_err(sentence)?;
-        let number = DeviceFacts::best(&devices).unwrap_or(0);
-        let DeviceFacts { name, memory, shares_memory, .. } = devices[number].clone();
+        let shape = shape(inventory, manifest, activations)?;
+        let (number, facts) = best()?;
+        let DeviceFacts { name, memory, shares_memory, .. } = facts.clone();
         let limit = match limit {
-            None if shares_memory => {
-                return Err(format!(
-                    "the device `{name}` has no memory of its own, so nothing is gained; name a size with --vram to use it nevertheless"
-                ));
-            }
-            None => VramLedger::auto(memory),
+            None => own_memory(&facts)?,
             Some(limit) if limit > memory => {
                 return Err(format!(
                     "the device `{name}` has {} of memory, and --vram asks for {}; lower it, or leave it out",
@@ -207,7 +367,7 @@ mod device {
 
 #[cfg(not(feature = "gpu"))]
 mod device {
-    use super::{Activations, Inventory, Manifest, OpenedTier, VramDevice};
+    use super::{Activations, Inventory, Manifest, OpenedTier, VramDevice, VramPlan};
 
     const ABSENT: &str = "this sws was built without support for graphics cards; build it with `cargo build --release --features gpu`, take a release, or leave out --vram";
 
@@ -217,6 +377,19 @@ mod device {
         _: &Manifest,
         _: Activations,
     ) -> Result<OpenedTier, String> {
+        Err(ABSENT.to_owned())
+    }
+
+    pub(super) fn plan(
+        _: u64,
+        _: &Inventory,
+        _: &Manifest,
+        _: Activations,
+    ) -> Result<VramPlan, String> {
+        Err(ABSENT.to_owned())
+    }
+
+    pub(super) fn auto() -> Result<u64, String> {
         Err(ABSENT.to_owned())
     }
 

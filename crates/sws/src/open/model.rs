@@ -24,6 +24,7 @@ use sws_text::{
 use tracing::info;
 
 use crate::error::{Cause, Lacking, of_model};
+use crate::load::vram::KeptVram;
 use crate::open::mirrors::Mirrors;
 use crate::open::reading::{TokenizerReading, check_manifest};
 use crate::{Error, Result, locate};
@@ -60,6 +61,7 @@ struct ModelFiles {
     supply: Option<Arc<dyn Supply>>,
     /// Copies of the shards on other drives.
     mirrors: Mirrors,
+    vram: KeptVram,
 }
 
 /// The defaults of generation in a model's files.
@@ -142,6 +144,7 @@ impl Model {
             heap,
             supply,
             mirrors: Mirrors::default(),
+            vram: KeptVram::default(),
         })))
     }
 
@@ -268,6 +271,10 @@ impl Model {
     /// Sets the copies of the shards on other drives.
     pub(super) fn set_mirrors(&mut self, mirrors: Mirrors) {
         Arc::make_mut(&mut self.0).mirrors = mirrors;
+    }
+
+    pub(crate) fn kept_vram(&self) -> &KeptVram {
+        &self.0.vram
     }
 
     pub(super) fn own_mirrors(&self) -> &Mirrors {

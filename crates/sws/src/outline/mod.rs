@@ -5,16 +5,16 @@ mod format;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use sws_engine::{Plan, PlanOptions, Planner, ProcessMemory};
+use sws_engine::{Plan, PlanOptions, Planner, ProcessMemory, TierHits};
 use sws_format::{
     CheckpointError, Configuration, Manifest, PieceKind, encoding_of, open_regular, read_config,
 };
-use sws_kernels::Encoding;
+use sws_kernels::{Activations, Encoding};
 use sws_model::{Description, ForwardState, InvalidConfig, Inventory, KvPrecision, ModelSpec};
 
 use crate::error::of_model;
 use crate::open::model::is_unsupported;
-use crate::{Computing, Dry, Error, Model, Result};
+use crate::{Computing, Dry, Error, Model, Result, VramPlan};
 use format::UnknownFormat;
 pub use format::{Format, Scope};
 
@@ -168,6 +168,20 @@ impl Outline {
     /// The sizes of the model in a format. Memory besides weights is that of a typical process, not
     /// of this one.
     pub fn footprint(&self, format: Format, options: PlanOptions) -> Result<Footprint> {
+        let (spec, manifest, inventory) = self.weights(format)?;
+        let process = typical(spec, &manifest);
+        let planner = Planner::new(spec, &inventory, &manifest, process, options);
+        Ok(Footprint::with(&manifest, of_model(&self.path, planner)?))
+    }
+
+    /// The experts in a format that so many bytes of a graphics card hold.
+    pub fn vram(&self, format: Format, limit: u64, activations: Activations) -> Result<VramPlan> {
+        let (_, manifest, inventory) = self.weights(format)?;
+        VramPlan::within(limit, &inventory, &manifest, activations)
+    }
+
+    /// The weights that the model would have in a format.
+    fn weights(&self, format: Format) -> Result<(&ModelSpec, Manifest, Inventory)> {
         let spec = match (&self.spec, &self.refusal) {
             (Some(spec), _) => spec,
             (None, Some(refusal)) => return Err(Error::model(&self.path, refusal.to_string())),
@@ -176,9 +190,7 @@ impl Outline {
         let manifest = spec.outline(|kind| encoding_of(kind, format.of(kind)));
         let manifest = of_model(&self.path, manifest)?;
         let inventory = of_model(&self.path, Inventory::new(spec, &manifest))?;
-        let process = typical(spec, &manifest);
-        let planner = Planner::new(spec, &inventory, &manifest, process, options);
-        Ok(Footprint::with(&manifest, of_model(&self.path, planner)?))
+        Ok((spec, manifest, inventory))
     }
 }
 
@@ -239,6 +251,11 @@ impl Footprint {
     /// The plan within a budget; `None` if it is too small.
     pub fn plan(&self, ram: u64) -> Option<Plan> {
         self.planner.plan(ram).ok()
+    }
+
+    /// Expected places of experts with a tier beside a plan; see [`Planner::tier_hits`].
+    pub fn tier_hits(&self, plan: &Plan, experts: u64) -> Option<TierHits> {
+        self.planner.tier_hits(plan, experts)
     }
 }
 

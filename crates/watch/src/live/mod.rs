@@ -9,6 +9,7 @@ mod writer;
 
 use serde::{Deserialize, Serialize};
 use sws_engine::DriveMetrics;
+use sws_engine::watch::TierTally;
 
 use crate::RunStep;
 
@@ -65,6 +66,9 @@ pub struct LiveFrame {
     /// Reads from each of several drives since the model was loaded, its own first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub drives: Vec<DriveMetrics>,
+    /// The tier of experts outside memory, such as a graphics card.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tier: Option<TierTally>,
     /// The changed parts of the wall: the index of the first letter, and the letters. A letter has
     /// two states: `A` + first + 5 × second.
     #[serde(skip_serializing_if = "Vec::is_empty")]

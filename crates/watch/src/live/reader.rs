@@ -63,9 +63,11 @@ impl Reader {
 
     /// Takes the next frame.
     pub fn take(&mut self, frame: LiveFrame) {
-        let LiveFrame { at, step, memory, drives, wall, passes, tokens, requests, texts, .. } =
-            frame;
+        let LiveFrame {
+            at, step, memory, drives, tier, wall, passes, tokens, requests, texts, ..
+        } = frame;
         self.story.step(step);
+        self.now.tier = tier.or(self.now.tier);
         self.now.memory = memory.or(self.now.memory);
         self.now.drives = drives;
         for (start, letters) in wall {

@@ -112,8 +112,12 @@ fn pictures_follow_frames() {
     reader.take(LiveFrame { at: 1.0, requests: reading, texts: [1, 1], ..LiveFrame::default() });
     assert_eq!(reader.now.phase, Phase::Prompt(0.5));
     assert_eq!(reader.now.requests[0].doing, "prompt 5/10");
+    assert_eq!(reader.now.tier, None);
+    let tier = TierTally { held: 2, slots: 4, bytes: 200, limit: 500, hits: 9, has_failed: false };
     let both = Some(vec![request("r1", "generation"), request("r2", "generation")]);
+    let frame = sent(&LiveFrame { tier: Some(tier), ..LiveFrame::default() });
     reader.take(LiveFrame {
+        tier: frame.tier,
         at: 2.0,
         wall: vec![(1, "Y".to_owned()), (90, "Y".to_owned())],
         passes: vec![Passed { number: 3, at: 1.9, ..pass(2, 0.25) }],
@@ -129,6 +133,7 @@ fn pictures_follow_frames() {
     };
     assert_eq!(texts(&reader), "One", "one text at a time");
     assert_eq!(reader.story.tokens()[0].step.seconds, 0.25);
+    assert_eq!(reader.now.tier, Some(tier));
     // The first ends, and the second is shown from there on.
     let second = Some(vec![request("r2", "generation")]);
     let tokens = vec![said(4, "r1", "."), said(4, "r2", " wolves")];

@@ -168,6 +168,7 @@ impl FrameWriter {
             frame.step = follower.step().rounded();
             frame.running = follower.running();
             frame.drives = follower.drives();
+            frame.tier = follower.tier();
             follower.look(&mut self.wall);
             let letters = packed(&self.wall.states);
             frame.wall = changed(&self.letters, &letters);

@@ -78,6 +78,21 @@ function drawUses() {
   at("uses").setAttribute("aria-label", "Parts of the budget; a line marks the memory in use: " + at("budget-words").textContent);
 }
 
+// A graphics card
+
+function drawCard() {
+  const card = now.card;
+  at("card-words").hidden = !card;
+  if (!card) return;
+  const recent = whiles.slice(-20);
+  const sum = (name) => recent.reduce((all, step) => all + (step[name] || 0), 0);
+  const all = sum("hits") + sum("misses");
+  at("card-words").textContent = card.has_failed ? "The graphics card has failed, and is left alone." :
+    "On the graphics card: " + card.held + " experts, " + bytes(card.bytes) + " of " + bytes(card.limit) + "; " +
+    (all ? percent(sum("on_tier") / all) + " of the experts of the last two seconds and " : "") +
+    card.hits + " since the start were computed there.";
+}
+
 // The last pass
 
 function drawPass() {

@@ -68,6 +68,7 @@ function greet(event) {
   const count = hello.rows.reduce((sum, row) => sum + row[1], 0);
   states = new Uint8Array(count);
   now.requests = [];
+  now.card = null;
   document.title = "SWS: " + hello.model;
   at("model").textContent = hello.model;
   at("wall-part").hidden = count === 0;
@@ -88,6 +89,7 @@ function take(frame) {
   now.running = frame.running || null;
   if (frame.memory) now.memory = frame.memory;
   now.drives = frame.drives || [];
+  if (frame.tier) now.card = frame.tier;
   if (frame.requests) now.requests = frame.requests;
   lost += frame.lost || 0;
   for (const [start, letters] of frame.wall || []) unpack(letters, start, states);
@@ -156,6 +158,7 @@ function drawEngine() {
   at("tokens-part").hidden = tokens.length === 0;
   drawPass();
   drawUses();
+  drawCard();
   drawRequests();
   for (const chart of charts) drawChart(chart, chart.frames ? whiles.length : shown.length, null, ", the latest: ");
 }

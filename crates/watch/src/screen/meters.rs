@@ -5,11 +5,12 @@ use ratatui_core::layout::Rect;
 use ratatui_core::style::{Modifier, Style};
 use ratatui_core::text::Span;
 use sws_engine::DriveMetrics;
+use sws_engine::watch::TierTally;
 
 use super::style::Palette;
 use super::text::plain;
 use super::{Now, Phase, WIDE, Waiting, put};
-use crate::{RunStep, Story};
+use crate::{ExpertState, RunStep, Story};
 
 /// Number of columns for the name of a lane.
 const NAMES: u16 = 9;
@@ -74,8 +75,7 @@ pub(super) fn figures(
     area: Rect,
     buffer: &mut Buffer,
 ) {
-    let steps = story.steps();
-    let recent = RunStep::sum(steps.iter().skip(steps.len().saturating_sub(WINDOW)));
+    let recent = recent(story);
     let hits = match recent.hit_rate() {
         Some(rate) => format!("hits {:>3.0} %", 100.0 * rate),
         None => "hits   -  ".to_owned(),
@@ -107,6 +107,35 @@ pub(super) fn drives(drives: &[DriveMetrics], palette: &Palette, area: Rect, buf
         parts.push(format!("{name} {}{left_out}", size(drive.bytes)));
     }
     put(buffer, line, line.x + NAMES, &parts.join("; "), Style::new());
+}
+
+/// Draws the memory of a graphics card in use, and the share of the experts that are computed there.
+pub(super) fn card(
+    story: &Story,
+    tier: &TierTally,
+    palette: &Palette,
+    line: Rect,
+    buffer: &mut Buffer,
+) {
+    let x = put(buffer, line, line.x, "card   ", Style::new());
+    let TierTally { held, bytes, limit, has_failed, .. } = *tier;
+    if has_failed {
+        put(buffer, line, x, "has failed, and is left alone", palette.state(ExpertState::Waited));
+        return;
+    }
+    let share = 100.0 * recent(story).tier_rate().unwrap_or(0.0);
+    let used = format!(" {} of {}", size(bytes), size(limit));
+    let words = match line.width >= WIDE {
+        true => format!("{used}  {held} experts  {share:.0} % computed there"),
+        false => format!("{used}  {share:.0} %"),
+    };
+    bar(x, bytes as f64 / limit.max(1) as f64, &words, palette, line, buffer);
+}
+
+/// The last two seconds.
+fn recent(story: &Story) -> RunStep {
+    let steps = story.steps();
+    RunStep::sum(steps.iter().skip(steps.len().saturating_sub(WINDOW)))
 }
 
 /// Draws the texts of a server, and a line for each request. The last line has the number of
@@ -146,10 +175,14 @@ fn budget(story: &Story, now: &Now, palette: &Palette, line: Rect, buffer: &mut 
     };
     let words = format!(" {} of {}", size(memory), size(budget));
     let x = put(buffer, line, line.x, "memory ", Style::new());
+    bar(x, memory as f64 / budget as f64, &words, palette, line, buffer);
+}
+
+/// Draws a bar of which a share is full, from column `x` on, and words behind it.
+fn bar(x: u16, share: f64, words: &str, palette: &Palette, line: Rect, buffer: &mut Buffer) {
     let taken = u16::try_from(words.len()).unwrap_or(u16::MAX);
     let room = line.right().saturating_sub(x).saturating_sub(taken).min(MOST_BAR);
-    let share = (memory as f64 / budget as f64).clamp(0.0, 1.0);
-    let full = (f64::from(room) * share).round() as u16;
+    let full = (f64::from(room) * share.clamp(0.0, 1.0)).round() as u16;
     let mut x = x;
     for at in 0..room {
         let (mark, style) = match at < full {
@@ -158,7 +191,7 @@ fn budget(story: &Story, now: &Now, palette: &Palette, line: Rect, buffer: &mut 
         };
         x = put(buffer, line, x, mark, style);
     }
-    put(buffer, line, x, &words, Style::new());
+    put(buffer, line, x, words, Style::new());
 }
 
 /// Maximum number of columns of a bar.

@@ -10,6 +10,7 @@ pub use ratatui_core::buffer::Buffer;
 pub use ratatui_core::layout::Rect;
 use ratatui_core::style::Style;
 use sws_engine::DriveMetrics;
+use sws_engine::watch::TierTally;
 
 pub use text::column_after;
 pub use writer::changes;
@@ -30,6 +31,8 @@ pub struct Now {
     pub memory: Option<u64>,
     /// Reads from each of several drives, the model's own first.
     pub drives: Vec<DriveMetrics>,
+    /// The tier of experts outside memory, such as a graphics card.
+    pub tier: Option<TierTally>,
     /// False for styles without colours.
     pub has_colours: bool,
     /// Requests of a server.
@@ -72,7 +75,8 @@ pub fn draw(story: &Story, now: &Now, buffer: &mut Buffer) {
     }
     let palette = Palette::new(now.has_colours);
     let requests = now.texts.map(|_| now.requests.len());
-    let frame = FrameLayout::of(area, now.wall.rows.len(), !now.drives.is_empty(), requests);
+    let extra = Extra { drives: !now.drives.is_empty(), card: now.tier.is_some() };
+    let frame = FrameLayout::of(area, now.wall.rows.len(), extra, requests);
     meters::title(story, now, frame.title, buffer);
     wall::draw(&now.wall, &palette, frame.wall, buffer);
     if frame.legend.height > 0 {
@@ -81,6 +85,9 @@ pub fn draw(story: &Story, now: &Now, buffer: &mut Buffer) {
     meters::lanes(story, &palette, frame.lanes, buffer);
     meters::figures(story, now, &palette, frame.figures, buffer);
     meters::drives(&now.drives, &palette, frame.drives, buffer);
+    if let Some(tier) = &now.tier {
+        meters::card(story, tier, &palette, frame.card, buffer);
+    }
     if let Some(texts) = now.texts {
         meters::requests(&now.requests, texts, &palette, frame.requests, buffer);
     }
@@ -96,13 +103,22 @@ struct FrameLayout {
     lanes: Rect,
     figures: Rect,
     drives: Rect,
+    card: Rect,
     requests: Rect,
     text: Rect,
 }
 
+/// Lines that only some runs have.
+struct Extra {
+    /// True if there are several drives.
+    drives: bool,
+    /// True if there is a graphics card.
+    card: bool,
+}
+
 impl FrameLayout {
-    /// `requests` is the number of a server's requests. `drives` is true if there are several.
-    fn of(area: Rect, layers: usize, drives: bool, requests: Option<usize>) -> FrameLayout {
+    /// `requests` is the number of a server's requests.
+    fn of(area: Rect, layers: usize, extra: Extra, requests: Option<usize>) -> FrameLayout {
         let mut y = area.y;
         let mut take = |lines: u16| {
             let lines = lines.min(area.bottom().saturating_sub(y));
@@ -114,13 +130,14 @@ impl FrameLayout {
         let figures = if area.width >= WIDE { 1 } else { 2 };
         let is_high = area.height >= 16;
         let legend = u16::from(area.height >= LEGIBLE);
-        let drives = u16::from(drives && area.height >= LEGIBLE);
+        let drives = u16::from(extra.drives && area.height >= LEGIBLE);
         let lanes = 2;
         // A line about all texts, and a line for each request.
         let most = if is_high { area.height / 6 } else { 0 };
         let requests = u16::try_from(requests.map_or(0, |count| count + 1)).unwrap_or(u16::MAX);
         let requests = requests.min(most.max(u16::from(requests > 0)));
-        let fixed = 1 + legend + lanes + figures + drives + requests;
+        let card = u16::from(extra.card);
+        let fixed = 1 + legend + lanes + figures + drives + card + requests;
         let left = area.height.saturating_sub(fixed);
         let most = if is_high { left.saturating_sub(6).max(left / 2) } else { left / 2 };
         // The wall gets no more lines than it has when folded.
@@ -133,6 +150,7 @@ impl FrameLayout {
             lanes: take(lanes),
             figures: take(figures),
             drives: take(drives),
+            card: take(card),
             requests: take(requests),
             text: take(u16::MAX),
         }

@@ -40,6 +40,7 @@ fn run() -> (Story, Now) {
             bytes: 250_000_000,
             hits: 88,
             misses: 12,
+            on_tier: 41,
         });
     }
     let mut wall = Wall::new(rows);
@@ -111,6 +112,26 @@ fn frames_are_those_of_the_files() {
     check("80x24.prompt.txt", &frame(80, 24, &begun, &reading).to_string());
     let dense = Now { wall: Wall::default(), ..reading };
     check("80x24.dense.txt", &frame(80, 24, &begun, &dense).to_string());
+}
+
+#[test]
+fn a_card_has_a_line() {
+    let (story, now) = run();
+    let limit = 8 << 30;
+    let tier = TierTally { held: 2913, slots: 4482, bytes: 5 << 30, limit, ..TierTally::default() };
+    let with = |tier| Now { tier: Some(tier), ..now.clone() };
+    let words = "5.00 GiB of 8.00 GiB  2913 experts  41 % computed there";
+    for (width, height, words) in [(80, 24, words), (40, 12, "5.00 GiB of 8.00 GiB  41 %")] {
+        let drawn = frame(width, height, &story, &with(tier)).to_string();
+        let line = drawn.lines().find(|line| line.contains("card   ")).unwrap();
+        assert!(line.contains("█") && line.contains(words), "{drawn}");
+    }
+    let failed = with(TierTally { has_failed: true, ..tier });
+    assert!(frame(80, 24, &story, &failed).to_string().contains("card   has failed, and is left"));
+    for (width, height) in [(8, 2), (20, 7), (300, 100)] {
+        frame(width, height, &story, &failed);
+        frame(width, height, &story, &with(tier));
+    }
 }
 
 /// A server with requests of one client, some of them waiting.

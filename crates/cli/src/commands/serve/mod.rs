@@ -143,9 +143,14 @@ fn has_room(
     if args.model.resident {
         return true;
     }
+    let is_only = opened.len() == 1;
     for (opened, needs) in opened.iter().zip(needs_of(args, limits, opened)) {
         let OpenedModel { model, text, .. } = opened;
-        let loader = model.with(args.model.options()).needs(needs);
+        let mut loader = model.with(args.model.options()).needs(needs);
+        // Of several models each would keep a graphics card from the others.
+        if is_only {
+            loader = loader.keeping_vram();
+        }
         if !has_room_for(needs.structured, loader.text(text.clone()).threads(threads)) {
             return false;
         }

@@ -90,11 +90,7 @@ impl Planner {
             true => Vec::new(),
             false => lend(of_kv),
         };
-        let in_contexts = SlotClass::count_of(&context_lent) as f64 * idle_share(context);
-        let slots = SlotClass::count_of(&split.slots)
-            + SlotClass::count_of(&structured_lent)
-            + SlotClass::count_of(&lent)
-            + in_contexts as usize;
+        let slots = usual_slots([&split.slots, &structured_lent, &lent], &context_lent, context);
         let per_token = self.per_token(&split, slots);
         let prompt = self.prompt_reads(&split, chunk);
         Ok(Plan {
@@ -154,4 +150,15 @@ impl Planner {
         }
         ArenaSplit { pinned, pinned_bytes: arena - ring - left, ring, slots: Vec::new() }
     }
+}
+
+/// Slots for experts while tokens of a text of usual length are generated one at a time: those of all classes, and a
+/// share of those in contexts.
+pub(super) fn usual_slots(
+    classes: [&[SlotClass]; 3],
+    in_contexts: &[SlotClass],
+    context: usize,
+) -> usize {
+    let in_contexts = SlotClass::count_of(in_contexts) as f64 * idle_share(context);
+    classes.into_iter().map(SlotClass::count_of).sum::<usize>() + in_contexts as usize
 }

@@ -10,12 +10,14 @@ mod sizes;
 mod slots;
 #[cfg(test)]
 mod tests;
+mod tier;
 
 pub use estimate::{PerToken, TokenCosts};
 pub use hits::{HitBasis, HitCurve};
 pub use prompt::PromptReads;
 pub use shares::{CONTEXT as DEFAULT_CONTEXT, KV_SHARE, LONG_KV_SHARE};
 pub use slots::SlotClass;
+pub use tier::TierHits;
 
 use sws_cache::history::{History, HistoryShape};
 use sws_cache::policy::ExpectedUse;

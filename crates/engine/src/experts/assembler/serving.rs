@@ -136,8 +136,9 @@ impl DynamicAssembler {
     /// there, and frees their slots.
     fn promote(&mut self, experts: &[u32], took: f64) {
         let layer = self.demand.layer();
-        let DynamicAssembler { tier, cache, inventory, run_ahead, reads, .. } = self;
+        let DynamicAssembler { tier, cache, inventory, run_ahead, reads, watch, .. } = self;
         let Some(tier) = tier else { return };
+        let copies = tier.copies();
         tier.placement.computed_here(experts.len(), took);
         for id in expert_ids(layer, experts.iter().copied()) {
             let Some(slot) = cache.get(id) else { continue };
@@ -150,6 +151,10 @@ impl DynamicAssembler {
                 cache.release(id);
             }
         }
+        // Others may have made room.
+        if let Some(watch) = watch.as_ref().filter(|_| tier.copies() > copies) {
+            watch.set_stale();
+        }
     }
 
     /// Ends a layer with so many experts, which began at `began`.
@@ -157,8 +162,16 @@ impl DynamicAssembler {
         let at = self.moment();
         let Some(tier) = &mut self.tier else { return };
         let waited = at.waited.saturating_sub(began.waited);
+        let was_on = tier.placement.is_on();
         for id in tier.layer_ends(experts, waited, at) {
             self.cache.release(id);
+        }
+        let is_left = was_on && !tier.placement.is_on();
+        if let Some(watch) = &self.watch {
+            watch.tier(|| self.tier_counts());
+            if is_left {
+                watch.set_stale();
+            }
         }
     }
 
@@ -179,7 +192,9 @@ impl DynamicAssembler {
         if self.demand.has_failed(PieceId::expert(layer, expert)) {
             return Ok(false);
         }
+        let before = self.moment();
         let computed = self.reads.compute_arriving(layer, expert, ready)?;
+        let took = self.moment().computing(before);
         let Some(Computed { arrivals, result }) = computed else { return Ok(false) };
         let mut landed = Ok(());
         for arrival in arrivals {
@@ -188,6 +203,7 @@ impl DynamicAssembler {
         result?;
         landed?;
         self.computed(&[expert]);
+        self.promote(&[expert], took);
         Ok(true)
     }
 

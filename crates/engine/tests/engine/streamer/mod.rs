@@ -2,6 +2,7 @@
 
 mod prompts;
 mod sequences;
+mod tier;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -584,6 +585,25 @@ impl Observer for Recording {
     }
 }
 
+/// The routes of the prompt, in chunks, and of an answer of `new` tokens.
+fn recorded(streamer: &mut SpeculativeWeightStreamer, chunk: usize, new: usize) -> Trace {
+    let shape = HistoryShape { layers: 8, experts: 32, top_k: 4 };
+    let (trace, layers) = (Trace::new(shape).unwrap(), Vec::new());
+    let mut recording = Recording { trace, layers, tokens: Vec::new() };
+    let mut sampler = Sampler::new(sampling(), streamer.vocab());
+    let mut logits = Vec::new();
+    for tokens in PROMPT.chunks(chunk) {
+        recording.tokens = tokens.to_vec();
+        logits = streamer.observed(tokens, &mut recording).unwrap().to_vec();
+    }
+    for _ in 0..new {
+        let token = sampler.sample(&mut logits, streamer.len()).unwrap();
+        recording.tokens = vec![token];
+        logits.copy_from_slice(streamer.observed(&[token], &mut recording).unwrap());
+    }
+    Trace::read(&recording.trace.write()).unwrap()
+}
+
 /// Hits and misses of every layer agree, with the prompt in one chunk and token by token.
 #[test]
 fn replay_matches_the_engine() {
@@ -604,21 +624,7 @@ fn replay_matches_the_engine() {
             let (model, store) = (ForwardPass::new(spec()), store(ReaderKind::Direct));
             let mut streamer =
                 SpeculativeWeightStreamer::with_plan(model, store, plan, options).unwrap();
-            let shape = HistoryShape { layers: 8, experts: 32, top_k: 4 };
-            let (trace, layers) = (Trace::new(shape).unwrap(), Vec::new());
-            let mut recording = Recording { trace, layers, tokens: Vec::new() };
-            let mut sampler = Sampler::new(sampling(), streamer.vocab());
-            let mut logits = Vec::new();
-            for tokens in PROMPT.chunks(chunk) {
-                recording.tokens = tokens.to_vec();
-                logits = streamer.observed(tokens, &mut recording).unwrap().to_vec();
-            }
-            for _ in 0..48 {
-                let token = sampler.sample(&mut logits, streamer.len()).unwrap();
-                recording.tokens = vec![token];
-                logits.copy_from_slice(streamer.observed(&[token], &mut recording).unwrap());
-            }
-            let trace = Trace::read(&recording.trace.write()).unwrap();
+            let trace = recorded(&mut streamer, chunk, 48);
             let replay = Replay::new(&trace, 1).without_warming();
             let replayed = replay.run(ReplayPolicy::Engine(policy), class.count, &mut |_| {});
             let engine: Vec<LookupCounts> = streamer.counters().layers.into_values().collect();

@@ -1,7 +1,5 @@
 //! A tier is used where it is faster, in simulated time.
 
-use sws_testing::random::Random;
-
 use super::*;
 
 /// Costs of an expert in nanoseconds.
@@ -11,6 +9,18 @@ struct Costs {
     there: f64,
     read: f64,
     copy: f64,
+}
+
+/// A small generator (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 33) % most
+    }
 }
 
 const LAYERS: u32 = 8;
@@ -30,7 +40,7 @@ fn simulate(costs: Costs, slots: usize, room: usize, tokens: u32) -> Simulated {
     let mut placement = (room > 0).then(|| Placement::new(true));
     let mut memory: Vec<PieceId> = Vec::new();
     let mut run = Simulated::default();
-    let mut random = Random::new(7);
+    let mut random = Random(7);
     for _ in 0..tokens {
         // The layers' other work.
         run.time += 2.0 * costs.here;

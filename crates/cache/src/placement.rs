@@ -1,4 +1,4 @@
-//! Decides which experts lie on a tier, and whether it is used: by counted uses and measured times.
+//! Decides which experts lie on a tier beside memory, and whether it is used: by counted uses and measured times.
 
 use std::collections::HashMap;
 
@@ -81,7 +81,7 @@ enum PlacementState {
 
 /// A decision about the tier at the end of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TierChange {
+pub enum TierChange {
     /// The tier is left idle: its experts are forgotten.
     Forget,
     /// The tier is used: its experts need no slots.
@@ -90,7 +90,8 @@ pub(super) enum TierChange {
 
 /// A place on the tier for an expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TierPlace {
+pub enum TierPlace {
+    /// A place that no expert has.
     Free,
     /// The place of another one.
     Of(PieceId),
@@ -101,9 +102,9 @@ pub(super) enum TierPlace {
 /// An attempt begins with the experts of one layer, of which memory keeps its copies, so that nothing is lost but their
 /// copying. If an expert takes longer on the tier than on the CPU with its share of the waits, the tier is left idle, for
 /// a break that doubles each time. Otherwise experts move to it, those that are used most, as far as copying them costs
-/// less than [`LOSS`] of the time and half of what the tier has gained.
+/// less than a hundredth of the time and half of what the tier has gained.
 #[derive(Debug)]
-pub(super) struct Placement {
+pub struct Placement {
     governed: bool,
     state: PlacementState,
     /// Length of the last break in windows.
@@ -134,7 +135,7 @@ pub(super) struct Placement {
 
 impl Placement {
     /// Unless `governed`, the tier is always used.
-    pub(super) fn new(governed: bool) -> Placement {
+    pub fn new(governed: bool) -> Placement {
         let tried = PlacementState::Tried { layer: None };
         Placement {
             governed,
@@ -160,21 +161,22 @@ impl Placement {
     }
 
     /// True if experts on the tier are computed there now.
-    pub(super) fn is_used(&self) -> bool {
+    pub fn is_used(&self) -> bool {
         self.is_used
     }
 
     /// True unless the tier is left idle.
-    pub(super) fn is_on(&self) -> bool {
+    pub fn is_on(&self) -> bool {
         self.state == PlacementState::On
     }
 
     /// The experts that were copied and not demoted.
-    pub(super) fn held(&self) -> &[PieceId] {
+    pub fn held(&self) -> &[PieceId] {
         &self.held
     }
 
-    pub(super) fn pass_begins(&mut self) {
+    /// Begins a pass.
+    pub fn pass_begins(&mut self) {
         self.passes += 1;
         self.alone *= FADING;
         if self.passes.is_multiple_of(AGING) {
@@ -195,7 +197,7 @@ impl Placement {
     }
 
     /// Begins a layer of a pass of so many tokens.
-    pub(super) fn layer_begins(&mut self, tokens: usize) {
+    pub fn layer_begins(&mut self, tokens: usize) {
         self.has_many = tokens > FEW;
         self.is_used = match self.state {
             _ if !self.governed => true,
@@ -206,7 +208,7 @@ impl Placement {
     }
 
     /// Counts the choice of a layer's router. `missing` are those of its experts that have to be read.
-    pub(super) fn chosen(&mut self, layer: u32, experts: &[u32], missing: &[u32]) {
+    pub fn chosen(&mut self, layer: u32, experts: &[u32], missing: &[u32]) {
         let is_known = |expert: &&u32| self.uses.contains_key(&PieceId::expert(layer, **expert));
         let again = missing.iter().filter(is_known).count();
         self.again = if missing.is_empty() { 1.0 } else { again as f64 / missing.len() as f64 };
@@ -230,23 +232,22 @@ impl Placement {
     }
 
     /// Books experts that were computed on the tier, in so many nanoseconds.
-    pub(super) fn computed_there(&mut self, experts: usize, time: f64) {
+    pub fn computed_there(&mut self, experts: usize, time: f64) {
         self.gained += experts as f64 * self.gain().max(0.0);
         self.times().there.add(experts, time);
     }
 
     /// Books experts that were computed on the CPU.
-    pub(super) fn computed_here(&mut self, experts: usize, time: f64) {
+    pub fn computed_here(&mut self, experts: usize, time: f64) {
         self.times().here.add(experts, time);
     }
 
     /// Books the copy of an expert, and the one that it has replaced.
-    pub(super) fn copied(&mut self, expert: PieceId, place: TierPlace, time: f64) {
+    pub fn copied(&mut self, expert: PieceId, place: TierPlace, time: f64) {
         self.copies.add(1, time);
         self.copied += time;
-        if let TierPlace::Of(victim) = place {
-            self.held.retain(|held| *held != victim);
-        }
+        let victim = if let TierPlace::Of(victim) = place { Some(victim) } else { None };
+        self.held.retain(|held| Some(*held) != victim && *held != expert);
         self.held.push(expert);
     }
 
@@ -261,7 +262,7 @@ impl Placement {
     }
 
     /// The place on the tier for an expert that was computed on the CPU; `None` if it should not move there.
-    pub(super) fn place(&mut self, expert: PieceId, has_room: bool) -> Option<TierPlace> {
+    pub fn place(&mut self, expert: PieceId, has_room: bool) -> Option<TierPlace> {
         let own = f64::from(self.uses_of(expert));
         if !self.governed {
             return has_room.then_some(TierPlace::Free);
@@ -294,12 +295,7 @@ impl Placement {
 
     /// Ends a layer in which so many experts were not on the tier and were waited for, `elapsed` nanoseconds after the
     /// last one or the beginning of the pass.
-    pub(super) fn layer_ends(
-        &mut self,
-        here: usize,
-        waited: f64,
-        elapsed: f64,
-    ) -> Option<TierChange> {
+    pub fn layer_ends(&mut self, here: usize, waited: f64, elapsed: f64) -> Option<TierChange> {
         self.elapsed += elapsed;
         if here > 0 {
             let waited = waited * self.again;
@@ -344,7 +340,7 @@ impl Placement {
     }
 
     /// Forgets what lay on the tier.
-    pub(super) fn forget(&mut self) {
+    pub fn forget(&mut self) {
         self.held.clear();
         self.hand = 0;
     }
