@@ -75,6 +75,7 @@ fn wrong(option: &Opt) -> &'static [&'static str] {
         (_, "SIZE") => &["x", "", "-1GiB", "1XiB"],
         (_, "SHARE") => &["x", "", "-1", "nan", "inf"],
         (_, "PERCENT") => &["x", "", "0", "101", "nan"],
+        (_, "CPU,CARD,READ,COPY") => &["x", "", "1,2,3", "1,2,x,3,4", "1,2,3,nan", "1,2,3,1e10"],
         (_, "IDS") => &["x", "", "1 2", "4294967295", "-1"],
         (_, "FILE") => &["/nonesuch", "/"],
         (_, "DIR") => &["/proc/nonesuch"],

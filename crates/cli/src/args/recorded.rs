@@ -181,14 +181,14 @@ fn percent(word: &str) -> Result<f64, String> {
 
 /// Parses the times of an expert in microseconds. A layer takes as long as an expert besides.
 fn times(words: &str) -> Result<AssumedTimes, String> {
-    let times: Vec<f64> = words.split(',').filter_map(|word| word.trim().parse().ok()).collect();
-    match times[..] {
-        [here, there, read, copy] if times.iter().all(|time| (0.0..=1e9).contains(time)) => {
+    let times: Option<Vec<f64>> = words.split(',').map(|word| word.trim().parse().ok()).collect();
+    match times.as_deref() {
+        Some(&[here, there, read, copy])
+            if [here, there, read, copy].iter().all(|time| (0.0..=1e9).contains(time)) =>
+        {
             let [here, there, read, copy] = [here, there, read, copy].map(|time| 1e3 * time);
             Ok(AssumedTimes { here, there, read, copy, layer: here })
         }
-        _ => Err(format!(
-            "expected four numbers of microseconds, as in 200,100,800,400, not {words}"
-        )),
+        _ => Err("expected four numbers of microseconds, as in 200,100,800,400".to_owned()),
     }
 }
