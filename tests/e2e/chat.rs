@@ -99,7 +99,7 @@ fn commands_change_the_conversation() {
         names.cloned().collect::<Vec<_>>()
     };
     assert_eq!(names(&asked), names(&continued));
-    let saved = chat(&model, &format!("/save {file}.2\n"), &["--system=kind"]).succeeded();
+    let saved = chat(&model, format!("/save {file}.2\n"), &["--system=kind"]).succeeded();
     assert!(saved.stderr.contains("saved 1 message to"), "{saved:?}");
 
     // Files of others stay as they are.
