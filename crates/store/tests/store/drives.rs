@@ -252,7 +252,7 @@ fn every_reader_reads_from_a_partial_copy() {
             std::fs::remove_file(dirs[1].path().join(format!("f{file}"))).unwrap();
         }
     }
-    // Of the others the model's own drive may be fast enough to read all.
+    // This one must come from the copy. The model's own drive may be fast enough to read all others.
     let damaged = dirs[0].path().join("f1");
     let mut bytes = std::fs::read(&damaged).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
@@ -266,6 +266,7 @@ fn every_reader_reads_from_a_partial_copy() {
         let store = store(&model, own, options);
         assert!(read_all(&model, &store).is_empty(), "{kind}");
         let drives = store.stats().drives;
-        assert!(drives.iter().all(|drive| drive.bytes > 0 && !drive.is_left_out), "{drives:?}");
+        assert!(drives[0].bytes > 0 && drives[1].bytes > 0, "{drives:?}");
+        assert!(!drives[1].is_left_out, "{drives:?}");
     }
 }
