@@ -62,3 +62,19 @@ fn machines() {
     );
     told(machines.values().filter(wrong).count() as u64, "wrong");
 }
+
+#[test]
+fn fuzzing_and_load() {
+    let fuzz = result(include_str!("../../results/fuzz.json"));
+    let targets = fuzz.as_object().unwrap();
+    let sum = |key: &str| targets.values().map(|target| target[key].as_u64().unwrap()).sum();
+    told(targets.len() as u64, "targets");
+    told(sum("inputs"), "inputs");
+    told(sum("edges"), "edges");
+    told(targets.values().filter(|target| target["failed"] == true).count() as u64, "failed");
+    let soak = result(include_str!("../../results/soak.json"));
+    let servers = [&soak["a server"], &soak["a flaky disk"]];
+    told(servers.iter().map(|server| server["right"].as_u64().unwrap()).sum(), "texts right");
+    told(soak["a flaky disk"]["read failed"].as_u64().unwrap(), "ended by a failed read");
+    told(soak["wrong"].as_u64().unwrap(), "wrong");
+}

@@ -103,7 +103,8 @@ impl ExpertTier for MemoryTier {
             clock.sleep(*copy);
         }
         self.lose();
-        if self.chance(100) {
+        // The expert that made room may have been lost before.
+        if self.held.len() >= self.traits.slots || self.chance(100) {
             return false;
         }
         let copied = |tensor: &TierTensor<'_>| {
