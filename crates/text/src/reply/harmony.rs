@@ -109,21 +109,23 @@ impl Harmony {
 
     /// Reads a header, or text without a header.
     fn header(&mut self, is_last: bool, parts: &mut Vec<ReplyPart>) -> bool {
-        let Some((at, _)) = first_marker(&self.held, 0, &[MESSAGE]) else {
-            let begins = self.held.trim_start();
-            let is_header = begins.is_empty()
-                || begins.starts_with('<')
-                || ["assistant", "to="]
-                    .iter()
-                    .any(|w| begins.starts_with(w) || w.starts_with(begins));
-            if is_header && begins.len() <= HEADER {
+        let begins = self.held.trim_start();
+        let start = self.held.len() - begins.len();
+        let message = first_marker(&self.held, 0, &[MESSAGE]).map(|(at, _)| at);
+        let is_near = |at: &usize| at + MESSAGE.len() <= start + HEADER;
+        // In whatever pieces the text comes: by what it begins with, before what follows is known.
+        let at = match (may_be_header(begins), message.filter(is_near)) {
+            (true, Some(at)) => at,
+            (true, None) if begins.len() <= HEADER => {
                 if is_last {
                     self.held.clear();
                 }
                 return false;
             }
-            self.begin(HarmonyPlace::Text, parts);
-            return true;
+            _ => {
+                self.begin(HarmonyPlace::Text, parts);
+                return true;
+            }
         };
         let place = self.place_of(&self.held[..at]);
         self.held.drain(..at + MESSAGE.len());
@@ -184,6 +186,12 @@ impl Harmony {
         self.held.drain(..at + marker.len());
         (self.place, self.searched) = (HarmonyPlace::Header, 0);
     }
+}
+
+/// False for a text that begins as no header does.
+fn may_be_header(begins: &str) -> bool {
+    let is_like = |word: &str| begins.starts_with(word) || word.starts_with(begins);
+    begins.starts_with('<') || is_like("assistant") || is_like("to=")
 }
 
 /// A tool call, or its text if it is not a valid one.
