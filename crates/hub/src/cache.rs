@@ -287,6 +287,8 @@ pub(crate) fn write_by(fresh: &Path, path: &Path, bytes: &[u8]) -> io::Result<()
     let mut file = File::create(fresh)?;
     file.write_all(bytes)?;
     file.sync_all()?;
+    // Some file systems do not rename a file that is open.
+    drop(file);
     std::fs::rename(fresh, path)
 }
 

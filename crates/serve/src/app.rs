@@ -13,6 +13,7 @@ use tokio::sync::mpsc::channel;
 use crate::bodies::Bodies;
 use crate::cost::RequestCost;
 use crate::counts::ServerCounts;
+use crate::engine::KeepTime;
 use crate::failure::Failure;
 use crate::kept::KeptResponses;
 use crate::listeners::Events;
@@ -229,6 +230,7 @@ impl App {
         texts: Vec<BatchRequest>,
         cancel: Cancel,
         origin: RequestOrigin,
+        keep: Option<KeepTime>,
     ) -> Result<ReplyTicket, Failure> {
         let limits = &self.config.limits;
         let (events, received) = channel(EVENTS);
@@ -243,7 +245,7 @@ impl App {
         for (number, text) in texts.into_iter().enumerate() {
             let events = events.clone();
             let entry = Arc::clone(&listed.entry);
-            jobs.push(QueuedText { model, text, number, events, queued, entry });
+            jobs.push(QueuedText { model, text, number, events, queued, entry, keep });
         }
         self.queue.push(jobs, limits)?;
         Ok(ReplyTicket::new(received, cancel, limits.queue_time, listed))

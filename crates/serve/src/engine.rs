@@ -15,11 +15,13 @@ struct EngineState {
     gauge: Option<Gauge>,
     /// Number of times that the model was loaded.
     loads: u64,
-    /// Idle time after which the model is unloaded; `None` to keep it until another one is needed.
-    keep: Option<Duration>,
+    keep: KeepTime,
     /// Time at which the last text of the model ended, or at which it was loaded.
     used: Duration,
 }
+
+/// Idle time after which a model is unloaded; `None` to keep it until another one is needed.
+pub(crate) type KeepTime = Option<Duration>;
 
 /// State of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,7 +84,7 @@ impl ServedEngine {
     }
 
     /// Sets the idle time after which the model is unloaded.
-    pub(crate) fn keep(&self, keep: Option<Duration>) {
+    pub(crate) fn keep(&self, keep: KeepTime) {
         self.lock().keep = keep;
     }
 

@@ -10,6 +10,7 @@ use serde_json::Value;
 use sws::{BatchRequest, Cancel};
 
 use crate::app::App;
+use crate::engine::KeepTime;
 use crate::failure::{Dialect, Failure};
 use crate::reply::{AnswerWriter, ResponseKind, respond};
 use crate::requests::RequestOrigin;
@@ -37,7 +38,8 @@ impl<T, F> Make<T> for F where
 
 /// The kinds of answers to a request.
 pub(crate) enum Answer {
-    Texts(Prepared),
+    /// Texts, and how long the model is kept from then on, if the request says so.
+    Texts(Prepared, Option<KeepTime>),
     Value(Value),
 }
 
@@ -50,7 +52,7 @@ pub(crate) async fn texts(
 ) -> Response<Body> {
     let origin = origin(&request);
     match made(Arc::clone(&app), request, prepare).await {
-        Ok((served, prepared)) => answered(&app, &served, prepared, origin, dialect).await,
+        Ok((served, prepared)) => answered(&app, &served, prepared, origin, dialect, None).await,
         Err(failure) => failure.response(),
     }
 }
@@ -64,8 +66,8 @@ pub(crate) async fn texts_or_value(
 ) -> Response<Body> {
     let origin = origin(&request);
     match made(Arc::clone(&app), request, prepare).await {
-        Ok((served, Answer::Texts(prepared))) => {
-            answered(&app, &served, prepared, origin, dialect).await
+        Ok((served, Answer::Texts(prepared, keep))) => {
+            answered(&app, &served, prepared, origin, dialect, keep).await
         }
         Ok((_, Answer::Value(value))) => crate::failure::respond(StatusCode::OK, &value),
         Err(failure) => failure.response(),
@@ -83,6 +85,7 @@ async fn answered(
     prepared: Prepared,
     origin: RequestOrigin,
     dialect: Dialect,
+    keep: Option<KeepTime>,
 ) -> Response<Body> {
     let Prepared { mut texts, cancel, answer, stream } = prepared;
     for text in &mut texts {
@@ -92,7 +95,7 @@ async fn answered(
         // generates beside a conversation.
         text.short_lived = !stream;
     }
-    match app.submit(served, texts, cancel, origin) {
+    match app.submit(served, texts, cancel, origin, keep) {
         Ok(ticket) => {
             respond(ticket, answer, ResponseKind { stream, dialect }, &app.config.limits).await
         }

@@ -9,6 +9,7 @@ use tokio::sync::mpsc::Sender;
 
 use crate::config::ServerLimits;
 use crate::cost::Spent;
+use crate::engine::KeepTime;
 use crate::failure::Failure;
 use crate::requests::RequestEntry;
 
@@ -25,6 +26,8 @@ pub(crate) struct QueuedText {
     pub(crate) queued: Duration,
     /// The request of the text.
     pub(crate) entry: Arc<RequestEntry>,
+    /// How long its model is kept from then on, if the request says so.
+    pub(crate) keep: Option<KeepTime>,
 }
 
 /// An event of a text, for its response.
@@ -341,7 +344,7 @@ mod tests {
             queued,
             &[1],
         ));
-        (QueuedText { model: 0, text, number, events, queued, entry }, received)
+        (QueuedText { model: 0, text, number, events, queued, entry, keep: None }, received)
     }
 
     #[test]

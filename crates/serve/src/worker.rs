@@ -256,7 +256,11 @@ impl Worker<'_> {
     }
 
     fn begin(&mut self, batch: &mut Batch<'_>, job: QueuedText) {
-        let QueuedText { text, number, events, queued, entry, .. } = job;
+        let QueuedText { text, number, events, queued, entry, keep, .. } = job;
+        if let Some(time) = keep {
+            // Not sooner, or the model may be closed before this text.
+            self.served.engine.keep(time);
+        }
         // A text may have waited for its model.
         entry.cost.count(&self.served.engine);
         let cancel = text.cancel.clone();

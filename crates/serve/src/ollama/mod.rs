@@ -16,7 +16,7 @@ use serde_json::json;
 use crate::app::App;
 use crate::chat::ChatTexts;
 use crate::completions;
-use crate::engine::LoadState;
+use crate::engine::{KeepTime, LoadState};
 use crate::failure::Failure;
 use crate::fields::parse;
 use crate::names::names;
@@ -49,9 +49,9 @@ pub(crate) fn chat(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Answe
     if request.is_empty() {
         return loaded(app, served, request.asked(), texts);
     }
-    keep(app, served, request.asked())?;
+    let keep = asked_time(app, request.asked())?;
     let body = request.in_openai(app, served)?;
-    of_chat(app, served, &body, texts)
+    of_chat(app, served, &body, texts, keep)
 }
 
 /// Prepares a text. A request without a prompt asks if the model is loaded.
@@ -61,21 +61,22 @@ pub(crate) fn generate(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<A
     if request.is_empty() {
         return loaded(app, served, request.asked(), texts);
     }
-    keep(app, served, request.asked())?;
+    let keep = asked_time(app, request.asked())?;
     let is_chat = request.is_chat(served);
     let body = request.in_openai(app, served)?;
     if is_chat {
-        return of_chat(app, served, &body, texts);
+        return of_chat(app, served, &body, texts, keep);
     }
     let prepared = completions::completion_texts(app, served, body.as_bytes())?;
     let answer =
         LinesAnswer::new(app, served, texts, prepared.tally, None, prepared.sampling.stream);
-    Ok(Answer::Texts(Prepared {
+    let prepared = Prepared {
         texts: prepared.texts,
         cancel: prepared.cancel,
         answer: Box::new(answer),
         stream: prepared.sampling.stream,
-    }))
+    };
+    Ok(Answer::Texts(prepared, keep))
 }
 
 fn of_chat(
@@ -83,16 +84,14 @@ fn of_chat(
     served: &Arc<Served>,
     body: &str,
     texts: AnswerText,
+    keep: Option<KeepTime>,
 ) -> Result<Answer, Failure> {
     let chat = ChatTexts::of(app, served, body.as_bytes())?;
     let stream = chat.sampling.stream;
     let answer = LinesAnswer::new(app, served, texts, chat.tally, Some(chat.replies), stream);
-    Ok(Answer::Texts(Prepared {
-        texts: chat.texts,
-        cancel: chat.cancel,
-        answer: Box::new(answer),
-        stream,
-    }))
+    let prepared =
+        Prepared { texts: chat.texts, cancel: chat.cancel, answer: Box::new(answer), stream };
+    Ok(Answer::Texts(prepared, keep))
 }
 
 /// The answer to a request without a text. One of several models will be loaded, or closed, once no
@@ -106,7 +105,11 @@ fn loaded(
     if !served.is_named(asked.model) {
         return Err(app.no_model(asked.model));
     }
-    let ends = keep(app, served, asked)?;
+    let time = asked_time(app, asked)?;
+    if let Some(time) = time {
+        served.engine.keep(time);
+    }
+    let ends = time == Some(Some(Duration::ZERO));
     if app.is_several() && ends {
         if served.engine.state() == LoadState::Unloaded {
             // The next request loads it to stay.
@@ -126,15 +129,13 @@ fn loaded(
     Ok(Answer::Value(line))
 }
 
-/// Keeps one of several models loaded for as long as a request asks. Returns true if that is no
-/// time at all.
-fn keep(app: &App, served: &Served, asked: AskedModel<'_>) -> Result<bool, Failure> {
+/// How long one of several models is to be kept loaded, if a request says so.
+fn asked_time(app: &App, asked: AskedModel<'_>) -> Result<Option<KeepTime>, Failure> {
     let Some(value) = asked.keep_alive.filter(|value| !value.is_null() && app.is_several()) else {
-        return Ok(false);
+        return Ok(None);
     };
     let time = keep_alive(value).ok_or_else(|| {
         Failure::field("keep_alive", "keep_alive is neither seconds nor a time such as 5m")
     })?;
-    served.engine.keep(time);
-    Ok(time == Some(Duration::ZERO))
+    Ok(Some(time))
 }

@@ -204,6 +204,19 @@ fn clients_of_ollama_load_and_unload() {
     assert_eq!(server.get("/api/ps").json()["models"][0]["expires_at"], forever);
     ask(json!({"prompt": "hello", "raw": true, "options": options, "keep_alive": "0s"}));
     wait_for(|| states(&server) == ["unloaded", "unloaded"]);
+    // The time of a text that waits counts once it begins, or its model might be closed before.
+    let mut long = body("tales", 0);
+    long["max_tokens"] = 400.into();
+    let running = server.send(PATH, &long);
+    let listed = || server.get("/v1/requests").json()["data"].as_array().unwrap().len();
+    wait_for(|| states(&server) == ["loaded", "unloaded"] && listed() == 1);
+    let waiting = json!({"model": "tales", "prompt": "hello", "raw": true, "keep_alive": "10m"});
+    let waiting = server.send("/api/generate", &waiting);
+    wait_for(|| listed() == 2);
+    assert_eq!(server.get("/api/ps").json()["models"][0]["expires_at"], forever);
+    drop(running);
+    wait_for(|| server.get("/api/ps").json()["models"][0]["expires_at"] != forever);
+    drop(waiting);
     let refused = server.post("/api/generate", &json!({"model": "tiny", "keep_alive": "soon"}));
     assert!(refused.status == 400 && refused.body.contains("such as 5m"), "{refused:?}");
 }

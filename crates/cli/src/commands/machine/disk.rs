@@ -33,7 +33,8 @@ pub(super) fn disk_of_models(reader: ReaderKind) -> (Option<f64>, bool) {
 
 /// The device of a path, or of its nearest parent that exists.
 pub(crate) fn device(path: &Path) -> Option<u64> {
-    path.ancestors().find_map(|path| Some(FileIdentity::at(path).ok()?.device))
+    let nearest = path.ancestors().find(|path| path.exists())?;
+    Some(FileIdentity::at(nearest).ok()?.device)
 }
 
 /// The largest file of a directory, or the file itself.
