@@ -137,7 +137,7 @@ pub(crate) struct Running {
 impl Running {
     pub(crate) fn begin(batch: &mut Batch<'_>, model: &Model, text: Text) -> Result<Running> {
         let asked = text.continuation(model)?;
-        let known = batch.add(text.number, asked.clone())?;
+        let known = batch.add(text.number, asked.clone())?.unwrap_or(0);
         Ok(Running { told: Told { text, known, ..Told::default() }, asked })
     }
 
@@ -154,6 +154,7 @@ impl Running {
     /// Takes an event. Returns true if the text is over.
     pub(crate) fn happened(&mut self, model: &Model, event: Event) -> bool {
         match event {
+            Event::Begun(known) => self.told.known = known,
             Event::Piece(piece, rank) => {
                 let Running { told, asked } = self;
                 told.tokens.extend(piece.token);

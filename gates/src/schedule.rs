@@ -227,7 +227,7 @@ fn in_turns(
             let cancel = text.cancel.clone();
             let prompt = text.tokens.len();
             let known = batch.add(*number, text)?;
-            let is_there = known == prompt || tokens[*number].is_empty();
+            let is_there = known == Some(prompt) || tokens[*number].is_empty();
             ensure!(is_there, "a text that comes back does not go on where it was");
             while !batch.is_empty() {
                 step(batch, tokens)?;

@@ -383,7 +383,7 @@ impl AnswerWriter for ChatAnswer {
 
     fn take(&mut self, number: usize, happened: Happened, out: &mut String) -> Result<(), Failure> {
         match happened {
-            Happened::Began(known) => self.tally.begin(number, known),
+            Happened::Known(known) => self.tally.know(number, known),
             Happened::Prompt(progress) if self.stream => {
                 let done = progress.done;
                 let total = progress.total;

@@ -395,10 +395,8 @@ impl AnswerWriter for Completed {
     fn take(&mut self, number: usize, happened: Happened, out: &mut String) -> Result<(), Failure> {
         let choice = &mut self.choices[number];
         match happened {
-            Happened::Began(known) => {
-                choice.begin();
-                self.tally.begin(number, known);
-            }
+            Happened::Began => choice.begin(),
+            Happened::Known(known) => self.tally.know(number, known),
             Happened::Prompt(progress) if self.stream && progress.done < progress.total => {
                 comment(out, &format!("prompt {}/{}", progress.done, progress.total));
             }

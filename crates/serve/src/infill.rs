@@ -136,7 +136,7 @@ impl ContentAnswer {
 impl AnswerWriter for ContentAnswer {
     fn take(&mut self, number: usize, happened: Happened, out: &mut String) -> Result<(), Failure> {
         match happened {
-            Happened::Began(known) => self.tally.begin(number, known),
+            Happened::Known(known) => self.tally.know(number, known),
             Happened::Piece(piece, _) if !self.stream => self.text.push_str(&piece.text),
             Happened::Piece(piece, _) if !piece.text.is_empty() => {
                 let tokens: Vec<u32> = piece.token.into_iter().collect();

@@ -280,7 +280,7 @@ impl AnswerWriter for ResponsesAnswer {
 
     fn take(&mut self, number: usize, happened: Happened, out: &mut String) -> Result<(), Failure> {
         match happened {
-            Happened::Began(known) => self.tally.begin(number, known),
+            Happened::Known(known) => self.tally.know(number, known),
             Happened::Piece(piece, _) => {
                 let parts = self.replies.take(number, &piece);
                 if self.stream {

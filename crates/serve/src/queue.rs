@@ -33,8 +33,10 @@ pub(crate) struct QueuedText {
 /// An event of a text, for its response.
 #[derive(Debug)]
 pub(crate) enum Happened {
-    /// The text has a sequence, which holds this many of its tokens.
-    Began(usize),
+    /// The text has a sequence.
+    Began,
+    /// So many tokens of the text need no computing.
+    Known(usize),
     /// A part of the prompt was computed.
     Prompt(Progress),
     /// Probabilities of tokens of the prompt.

@@ -80,7 +80,7 @@ impl TextTally {
     }
 
     /// Records the number of prompt tokens of a text that are not computed again.
-    pub(crate) fn begin(&mut self, number: usize, known: usize) {
+    pub(crate) fn know(&mut self, number: usize, known: usize) {
         // Several texts share a prompt, whose tokens are counted once.
         self.known += if number.is_multiple_of(self.n) { known } else { 0 };
     }

@@ -277,14 +277,11 @@ impl Worker<'_> {
         };
         self.app.counts.queue.add(began - queued);
         self.app.counts.prompt_tokens.add(prompt);
-        self.app.counts.known_tokens.add(known as u64);
         entry.begun.add(1);
-        entry.known.add(known as u64);
-        let _ = events.try_send((number, Happened::Began(known)));
+        let _ = events.try_send((number, Happened::Began));
         let heard = began;
         let first = None;
         let done = 0;
-        let known = known as u64;
         let running = RunningText {
             number,
             events,
@@ -294,11 +291,14 @@ impl Worker<'_> {
             heard,
             first,
             done,
-            known,
+            known: 0,
             entry,
             is_structured,
         };
         self.running.insert(self.next, running);
+        if let Some(known) = known {
+            self.happened(self.next, Event::Begun(known));
+        }
         self.next += 1;
         self.app.counts.running.set(self.running.len() as u64);
     }
@@ -309,12 +309,14 @@ impl Worker<'_> {
         let now = self.clock.now();
         let Some(running) = self.running.get_mut(&number) else { return };
         let happened = match event {
+            Event::Begun(known) => {
+                running.known = known as u64;
+                running.entry.known.add(running.known);
+                counts.known_tokens.add(running.known);
+                Happened::Known(known)
+            }
             Event::Prompt(progress) => {
                 running.entry.done.add(progress.done - running.done);
-                if progress.done < running.known {
-                    // The text that it waited for has ended early.
-                    running.known = running.done;
-                }
                 if self.follower.is_some() {
                     self.news.tokens += progress.done - running.done.max(running.known);
                     self.news.texts.insert(number);

@@ -158,7 +158,7 @@ fn push(out: &mut String, line: &Value) {
 impl AnswerWriter for LinesAnswer {
     fn take(&mut self, number: usize, happened: Happened, out: &mut String) -> Result<(), Failure> {
         match happened {
-            Happened::Began(known) => self.tally.begin(number, known),
+            Happened::Known(known) => self.tally.know(number, known),
             Happened::Piece(piece, _) => match &mut self.replies {
                 Some(replies) => {
                     let parts = replies.take(number, &piece);

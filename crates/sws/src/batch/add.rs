@@ -13,13 +13,13 @@ use crate::run::writer::TokenWriter;
 
 impl Batch<'_> {
     /// Adds a text, with a number of the caller's choice. Returns the number of its tokens that
-    /// need no computing: another text has computed them, or is about to. Fails if its tokens
-    /// cannot be continued.
+    /// another text has computed; `None` while another one is about to, of which
+    /// [`Event::Begun`](super::Event) then tells. Fails if its tokens cannot be continued.
     ///
     /// # Panics
     ///
     /// If there is no [room](Self::has_room).
-    pub fn add(&mut self, number: usize, mut request: BatchRequest) -> Result<usize> {
+    pub fn add(&mut self, number: usize, mut request: BatchRequest) -> Result<Option<usize>> {
         let limit = self.model.limit();
         let vocab = self.model.vocab();
         check_tokens(&request.tokens, 0, limit, vocab)?;
@@ -47,11 +47,11 @@ impl Batch<'_> {
         }
         let prompt = &request.tokens;
         let (begun, next, known) = match made.last() {
-            Some(&last) => (Begun::default(), vec![last], prompt.len()),
+            Some(&last) => (Begun::default(), vec![last], Some(prompt.len())),
             None => {
                 let begun = self.begin(sequence, prompt, request.owner, anew);
                 let next = prompt[begun.known..].to_vec();
-                let known = begun.spared();
+                let known = begun.follows.is_none().then_some(begun.known);
                 (begun, next, known)
             }
         };

@@ -73,6 +73,8 @@ impl BatchRequest {
 /// Progress of a text in a step.
 #[derive(Debug)]
 pub enum Event {
+    /// A text that waited for another one has begun, with so many tokens that need no computing.
+    Begun(usize),
     /// A part of its prompt was computed.
     Prompt(Progress),
     /// Tokens of its prompt, from the second on, with their probabilities.

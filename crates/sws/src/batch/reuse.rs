@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sws_store::BlobsError;
 
-use super::{Batch, Running};
+use super::{Batch, Event, Running};
 use crate::prefix_cache::disk::{PrefixDisk, PrefixDiskCounts};
 use crate::prefix_cache::{PrefixEntry, common};
 
@@ -22,16 +22,6 @@ pub(super) struct Begun {
     pub(super) follows: Option<(usize, usize)>,
     /// Positions at which the state of the text is kept.
     pub(super) marks: Vec<usize>,
-}
-
-impl Begun {
-    /// Tokens that the text does not have to compute.
-    pub(super) fn spared(&self) -> usize {
-        match self.follows {
-            Some((_, common)) => common,
-            None => self.known,
-        }
-    }
 }
 
 impl Batch<'_> {
@@ -188,7 +178,7 @@ impl Batch<'_> {
     }
 
     /// Begins waiting texts whose shared prefix has been computed, or never will be.
-    pub(super) fn begin_followers(&mut self) {
+    pub(super) fn begin_followers(&mut self, each: &mut dyn FnMut(usize, Event)) {
         for at in 0..self.running.len() {
             let text = &self.running[at];
             let Some((number, common)) = text.follows else { continue };
@@ -205,6 +195,9 @@ impl Batch<'_> {
             let text = &mut self.running[at];
             text.next = prompt[begun.known..].to_vec();
             (text.follows, text.marks) = (begun.follows, begun.marks);
+            if text.follows.is_none() {
+                each(text.number, Event::Begun(begun.known));
+            }
         }
     }
 

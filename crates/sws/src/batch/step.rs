@@ -21,7 +21,7 @@ impl<'m> Batch<'m> {
     pub fn step(&mut self, each: &mut dyn FnMut(usize, Event)) {
         let running = self.without_cancelled(each);
         self.running = self.tell_resumed(running, each);
-        self.begin_followers();
+        self.begin_followers(each);
         let mut running = std::mem::take(&mut self.running);
         let parts = self.parts(&running);
         self.keep_states(&mut running, &parts);

@@ -209,12 +209,12 @@ fn the_same_text_again_goes_on_where_it_was() {
     let (whole, steps) = to_its_end(&mut batch);
     assert_eq!((whole.tokens.len(), steps), (20, 20));
     // Ended before: nothing is computed.
-    assert_eq!(batch.add(1, text.clone()).unwrap(), prompt);
+    assert_eq!(batch.add(1, text.clone()).unwrap(), Some(prompt));
     let (again, steps) = to_its_end(&mut batch);
     assert_eq!((&again.tokens, &again.text, again.end), (&whole.tokens, &whole.text, whole.end));
     assert_eq!(steps, 1);
     // Another seed is another text, with the same prompt.
-    assert_eq!(batch.add(2, other).unwrap(), prompt - 1);
+    assert_eq!(batch.add(2, other).unwrap(), Some(prompt - 1));
     let (another, steps) = to_its_end(&mut batch);
     assert_eq!(steps, 20);
     assert_ne!(another.tokens, whole.tokens);
@@ -224,7 +224,7 @@ fn the_same_text_again_goes_on_where_it_was() {
     let cancelled = BatchRequest { cancel: Cancel::new(), ..text.clone() };
     text.cancel.cancel();
     assert_eq!(to_its_end(&mut batch).0.end, End::Cancelled);
-    assert_eq!(batch.add(4, cancelled.clone()).unwrap(), prompt);
+    assert_eq!(batch.add(4, cancelled.clone()).unwrap(), Some(prompt));
     let cancel = cancelled.cancel.clone();
     let mut end = None;
     while end.is_none() {
@@ -236,7 +236,8 @@ fn the_same_text_again_goes_on_where_it_was() {
         });
     }
     assert_eq!(end, Some(End::Cancelled));
-    assert_eq!(batch.add(5, BatchRequest { cancel: Cancel::new(), ..text }).unwrap(), prompt);
+    let again = BatchRequest { cancel: Cancel::new(), ..text };
+    assert_eq!(batch.add(5, again).unwrap(), Some(prompt));
     let (rest, steps) = to_its_end(&mut batch);
     assert_eq!((rest.tokens, rest.text), (whole.tokens, whole.text));
     assert!(steps <= 12, "{steps} steps for the last 10 tokens");

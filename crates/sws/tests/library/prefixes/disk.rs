@@ -47,7 +47,7 @@ fn prefixes_on_disk_are_found_by_their_owner_and_model_alone() {
                 step(&mut batch, &mut made);
             }
             assert_eq!(made[&0], alone, "{name}");
-            (known, batch.disk_counts().unwrap().tokens)
+            (known.unwrap(), batch.disk_counts().unwrap().tokens)
         };
         assert_eq!(known(name, 1), (95, 95), "{name}");
         assert_eq!(known(name, 0), (0, 0), "{name}: without the key");

@@ -27,7 +27,7 @@ fn texts_are_as_alone(dir: &Path, ram: Option<&str>, seed: u64, count: usize) {
     let (mut made, mut next, mut known) = (BTreeMap::new(), 0, 0);
     while next < texts.len() || !batch.is_empty() {
         while next < texts.len() && batch.len() < 3 && draw.below(3) > 0 {
-            known += batch.add(next, texts[next].clone()).unwrap();
+            known += batch.add(next, texts[next].clone()).unwrap().unwrap_or(0);
             next += 1;
         }
         if draw.below(12) == 0 && next > 0 {
@@ -93,7 +93,7 @@ fn a_prompt_that_is_cut_off_goes_on_where_its_last_part_began() {
                 let _ = send.send(());
             });
             let again = BatchRequest { cancel: Cancel::new(), ..whole.clone() };
-            let known = batch.add(2, again).unwrap() as u64;
+            let known = batch.add(2, again).unwrap().unwrap() as u64;
             assert!(known + 1 >= done.min(512), "{name}: {known} of {done}");
             found += u64::from(known < 999);
             let mut made = BTreeMap::new();
@@ -121,15 +121,48 @@ fn a_prompt_is_computed_once_for_texts_that_begin_together() {
         let before = gauge.read().tokens;
         let mut batch = model.batch().unwrap();
         let known = texts.into_iter().enumerate().map(|(at, text)| batch.add(at, text).unwrap());
-        assert_eq!(known.collect::<Vec<_>>(), [0, 89, 89, 89]);
-        let mut made = BTreeMap::new();
+        assert_eq!(known.collect::<Vec<_>>(), [Some(0), None, None, None]);
+        let (mut begun, mut made) = (Vec::new(), Vec::new());
         while !batch.is_empty() {
-            step(&mut batch, &mut made);
+            batch.step(&mut |number, event| match event {
+                Event::Begun(known) => begun.push((number, known)),
+                Event::Ended(text) => made.push(text.unwrap().tokens.len()),
+                _ => {}
+            });
         }
         drop(batch);
+        assert_eq!((begun, made), (vec![(1, 89), (2, 89), (3, 89)], vec![5; 4]));
         // The prompt, its last token for each of the others, and four tokens of each text.
         let computed = gauge.read().tokens - before;
         assert_eq!(computed, 90 + 3 + 4 * 4, "{}", dir.display());
-        assert!(made.values().all(|made| made.tokens.len() == 5));
+    }
+}
+
+/// A text that waits for another one knows what that one computed before it was cut off.
+#[test]
+fn what_a_text_knows_of_another_is_told_once_it_begins() {
+    let runnable = goldens::with_context("qwen3_moe", 1100);
+    let options = Options { resident: true, context: Some(1100), ..Options::default() };
+    let mut model = load_with(&runnable.dir, 2, options);
+    let prompt: Vec<u32> = (0..1000).map(|n| n * 7 % 90).collect();
+    for steps in 0..2 {
+        let [first, second] = [3, 4].map(|seed| text(&model, prompt.clone(), seed, 4));
+        let mut batch = model.batch().unwrap();
+        let cancel = first.cancel.clone();
+        assert_eq!(batch.add(0, first).unwrap(), Some(0));
+        assert_eq!(batch.add(1, second).unwrap(), None);
+        (0..steps).for_each(|_| batch.step(&mut |_, _| {}));
+        let done = batch.positions();
+        assert!((done > 0) == (steps > 0) && done < 999, "{done}");
+        cancel.cancel();
+        let mut begun = Vec::new();
+        while !batch.is_empty() {
+            batch.step(&mut |number, event| {
+                if let Event::Begun(known) = event {
+                    begun.push((number, known));
+                }
+            });
+        }
+        assert_eq!(begun, [(1, done)]);
     }
 }
