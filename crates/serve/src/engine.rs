@@ -88,6 +88,13 @@ impl ServedEngine {
         self.lock().keep = keep;
     }
 
+    /// Unloads the model as soon as nothing needs it, if it is there. The next request loads it to stay.
+    pub(crate) fn close_when_idle(&self) {
+        let mut state = self.lock();
+        let is_there = state.loading != LoadState::Unloaded;
+        state.keep = is_there.then_some(Duration::ZERO);
+    }
+
     /// Records that a text ended.
     pub(crate) fn used(&self, now: Duration) {
         self.lock().used = now;
@@ -124,5 +131,11 @@ mod tests {
         assert!(engine.left(second(40)).is_some());
         engine.end();
         assert_eq!((engine.left(second(40)), engine.is_loaded()), (None, false));
+        // There is nothing to close.
+        engine.close_when_idle();
+        engine.begin(None, second(50));
+        assert_eq!(engine.left(second(60)), None);
+        engine.close_when_idle();
+        assert_eq!(engine.left(second(60)), Some(Duration::ZERO));
     }
 }

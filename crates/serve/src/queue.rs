@@ -87,8 +87,8 @@ pub(crate) struct TextQueue {
 #[derive(Debug, Default)]
 struct TextQueueState {
     waiting: VecDeque<QueuedText>,
-    /// Number of a model that a client asked to be loaded, without a text.
-    preloaded: Option<usize>,
+    /// The model that a client asked to be loaded, without a text.
+    preloaded: Option<WantedModel>,
     closed: bool,
     /// True if the worker should stop waiting, or not begin to wait.
     woken: bool,
@@ -115,6 +115,16 @@ pub(crate) struct ModelTurn {
     pub(crate) model: usize,
     /// True once texts of other models come first, if they have waited longer.
     pub(crate) is_over: bool,
+}
+
+/// A model that is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WantedModel {
+    /// Number of the model.
+    pub(crate) model: usize,
+    /// How long it is kept from its loading on, if a client said so without a text. A text brings its
+    /// own time along.
+    pub(crate) keep: Option<KeepTime>,
 }
 
 /// The time to wait for a text.
@@ -199,7 +209,7 @@ impl TextQueue {
                     None => NextText::Nothing,
                 };
             }
-            state.preloaded = state.preloaded.filter(|&model| model != turn.model);
+            state.preloaded = state.preloaded.filter(|wanted| wanted.model != turn.model);
             if !state.waiting.is_empty() || state.preloaded.is_some() {
                 return NextText::Others;
             }
@@ -227,17 +237,17 @@ impl TextQueue {
         }
     }
 
-    /// Waits until a model is needed, and returns its number: that of the text that has waited
-    /// longest. `None` if the queue is closed.
-    pub(crate) fn wanted(&self) -> Option<usize> {
+    /// Waits until a model is needed: that of the text that has waited longest. `None` if the queue is
+    /// closed.
+    pub(crate) fn wanted(&self) -> Option<WantedModel> {
         let mut state = self.lock();
         loop {
             state.drop_cancelled();
             if let Some(first) = state.waiting.front() {
-                return Some(first.model);
+                return Some(WantedModel { model: first.model, keep: None });
             }
-            if let Some(model) = state.preloaded.take() {
-                return Some(model);
+            if let Some(wanted) = state.preloaded.take() {
+                return Some(wanted);
             }
             if state.closed {
                 return None;
@@ -246,11 +256,9 @@ impl TextQueue {
         }
     }
 
-    /// Asks for a model to be loaded once no text needs another.
-    pub(crate) fn preload(&self, model: usize) {
-        self.lock().preloaded = Some(model);
-        // The time for which the loaded model is kept may have changed.
-        self.wake();
+    /// Asks for a model to be loaded once no text needs another. The caller wakes the worker.
+    pub(crate) fn preload(&self, wanted: WantedModel) {
+        self.lock().preloaded = Some(wanted);
     }
 
     /// Fails the texts that wait for a model.
@@ -449,16 +457,17 @@ mod tests {
         ] {
             assert_eq!(next(model, is_over), expected, "{model}");
         }
-        assert_eq!(queue.wanted(), Some(1));
+        let wanted = |model, keep| WantedModel { model, keep };
+        assert_eq!(queue.wanted(), Some(wanted(1, None)));
         queue.fail(0, &Failure::server("not this one"));
         queue.fail(1, &Failure::server("it is damaged"));
         assert!(matches!(events[3].try_recv(), Ok((0, Happened::Ended(ended))) if ended.is_err()));
         assert_eq!(next(1, true), "Nothing");
-        queue.preload(1);
-        assert_eq!((next(0, false), queue.wanted()), ("Others".to_owned(), Some(1)));
-        queue.preload(1);
+        let asked = wanted(1, Some(Some(Duration::from_secs(5))));
+        queue.preload(asked);
+        assert_eq!((next(0, false), queue.wanted()), ("Others".to_owned(), Some(asked)));
+        queue.preload(asked);
         assert_eq!(next(1, false), "Nothing");
-        // It was woken twice, which counts once.
         let turn = ModelTurn { model: 1, is_over: false };
         let late = queue.next(turn, TextWait::For(Duration::ZERO), |_| true);
         assert!(matches!(late, NextText::Late));

@@ -9,6 +9,7 @@ use sws::{LoadedModel, ModelSet, PrefixDisk};
 use crate::ServeError;
 use crate::app::App;
 use crate::failure::Failure;
+use crate::queue::WantedModel;
 use crate::served::Served;
 use crate::worker::{self, WorkerEnd};
 
@@ -23,17 +24,16 @@ pub(crate) fn run(
     disks.resize_with(set.models().len(), || None);
     let mut loaded = Some((0, first));
     loop {
-        let number = match loaded.take() {
-            Some((number, model)) => match turns(app, number, model, &mut disks[number])? {
-                Some(next) => next,
-                None => return Ok(()),
-            },
-            None => match app.queue.wanted() {
-                Some(number) => number,
-                None => return Ok(()),
-            },
+        let wanted = match loaded.take() {
+            Some((number, model)) => turns(app, number, model, &mut disks[number])?,
+            None => app.queue.wanted(),
         };
+        let Some(WantedModel { model: number, keep }) = wanted else { return Ok(()) };
         let Some(served) = app.model(number) else { continue };
+        if let Some(time) = keep {
+            // The time was set before, but may have been forgotten when the model was closed.
+            served.engine.keep(time);
+        }
         match load(app, set, served) {
             Ok(model) => loaded = Some((number, model)),
             Err(error) => {
@@ -46,14 +46,14 @@ pub(crate) fn run(
     }
 }
 
-/// Serves a loaded model until another one is needed, and drops it. Returns the number of the other
-/// one; `None` if the queue is closed.
+/// Serves a loaded model until another one is needed, and drops it. Returns the other one; `None` if the
+/// queue is closed.
 fn turns(
     app: &App,
     number: usize,
     mut model: LoadedModel,
     disk: &mut Option<PrefixDisk>,
-) -> Result<Option<usize>, ServeError> {
+) -> Result<Option<WantedModel>, ServeError> {
     let Some(served) = app.model(number) else { return Ok(None) };
     loop {
         let end = worker::run(app, served, &mut model, disk);
@@ -70,7 +70,7 @@ fn turns(
                 return Ok(app.queue.wanted());
             }
         };
-        if next == Some(number) {
+        if next.is_some_and(|next| next.model == number) {
             continue;
         }
         served.engine.end();

@@ -16,11 +16,12 @@ use serde_json::json;
 use crate::app::App;
 use crate::chat::ChatTexts;
 use crate::completions;
-use crate::engine::{KeepTime, LoadState};
+use crate::engine::KeepTime;
 use crate::failure::Failure;
 use crate::fields::parse;
 use crate::names::names;
 use crate::prepared::{Answer, Prepared};
+use crate::queue::WantedModel;
 use crate::served::Served;
 use answer::{AnswerText, LinesAnswer};
 use keep_alive::keep_alive;
@@ -105,20 +106,18 @@ fn loaded(
     if !served.is_named(asked.model) {
         return Err(app.no_model(asked.model));
     }
-    let time = asked_time(app, asked)?;
-    if let Some(time) = time {
-        served.engine.keep(time);
-    }
-    let ends = time == Some(Some(Duration::ZERO));
-    if app.is_several() && ends {
-        if served.engine.state() == LoadState::Unloaded {
-            // The next request loads it to stay.
-            served.engine.keep(None);
-        }
-        app.queue.wake();
+    let keep = asked_time(app, asked)?;
+    let ends = keep == Some(Some(Duration::ZERO));
+    if ends {
+        served.engine.close_when_idle();
     } else if app.is_several() {
-        app.queue.preload(served.identity.number);
+        // A model that is being closed forgets its time, and gets this one when it is loaded again.
+        app.queue.preload(WantedModel { model: served.identity.number, keep });
+        if let Some(time) = keep {
+            served.engine.keep(time);
+        }
     }
+    app.queue.wake();
     let mut line = json!({
         "model": served.id(),
         "created_at": models::time(app.clock.unix_seconds()),

@@ -1,10 +1,10 @@
 //! Several models under one budget, of which one is loaded at a time.
 
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ use sws::{Needs, PrefixDisk};
 use sws_serve::{ModelNames, ServerConfig, structured};
 use sws_testing::tales;
 
-use crate::client::{Running, config, serve, serve_set, wait_for};
+use crate::client::{Response, Running, config, serve, serve_set, wait_for};
 use crate::structured::model;
 
 const PATH: &str = "/v1/completions";
@@ -219,6 +219,34 @@ fn clients_of_ollama_load_and_unload() {
     drop(waiting);
     let refused = server.post("/api/generate", &json!({"model": "tiny", "keep_alive": "soon"}));
     assert!(refused.status == 400 && refused.body.contains("such as 5m"), "{refused:?}");
+}
+
+/// A model that is asked for while it is closed, as its time is over, is loaded again for the time that
+/// the client asked for.
+#[test]
+fn the_time_of_a_model_that_is_loaded_again_counts() {
+    let (_temp, tiny) = model();
+    let address = Arc::new(OnceLock::new());
+    let asks = Arc::clone(&address);
+    // The worker writes this line between its decision to close the model and the end of the model.
+    let log = move |line: &str| {
+        if line.starts_with("`owner/tales` is closed")
+            && let Some(address) = asks.get()
+        {
+            let body = json!({"model": "tales", "keep_alive": "10m"}).to_string();
+            let head = "POST /api/generate HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n";
+            let mut stream = TcpStream::connect(address).unwrap();
+            write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
+            assert_eq!(Response::read(stream).status, 200);
+        }
+    };
+    let server = serve_two(&tiny, ServerConfig { log: Arc::new(log), ..config_of_two() });
+    address.set(server.address).unwrap();
+    server.ask("/api/generate", &json!({"model": "tales", "keep_alive": 0}));
+    wait_for(|| server.metric("sws_model_loads_total") == 2.0);
+    wait_for(|| states(&server) == ["loaded", "unloaded"]);
+    let ends = server.get("/api/ps").json()["models"][0]["expires_at"].clone();
+    assert!(ends.as_str().unwrap() < "9", "{ends}");
 }
 
 /// With one text at a time, the order in which requests are answered.
