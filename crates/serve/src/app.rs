@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
 
 use sws::{BatchRequest, Cancel, LoadedModel};
 use sws_format::Clock;
@@ -20,7 +19,6 @@ use crate::listeners::Events;
 use crate::queue::{QueuedText, TextQueue};
 use crate::reply::ReplyTicket;
 use crate::requests::{RequestEntry, RequestOrigin, Requests};
-use crate::room::WaitingFor;
 use crate::runtime::Preparing;
 use crate::served::{Served, ServedModel};
 use crate::sizes::{CERTIFICATE_UNIT, certificate_bytes};
@@ -252,20 +250,33 @@ impl App {
     }
 }
 
-impl WaitingFor for App {
-    fn now(&self) -> Duration {
-        self.clock.now()
-    }
+#[cfg(test)]
+pub(crate) mod tests {
+    use sws::{Model, Needs, Options, Streaming};
 
-    fn queue_time(&self) -> Duration {
-        self.config.limits.queue_time
-    }
+    use super::*;
+    use crate::{ModelNames, ServerLimits};
 
-    fn wake(&self) {
-        self.queue.wake();
-    }
-
-    fn is_draining(&self) -> bool {
-        App::is_draining(self)
+    /// A server of tales-moe that has no worker.
+    pub(crate) fn without_worker() -> Arc<App> {
+        let config = ServerConfig {
+            address: ([127, 0, 0, 1], 0).into(),
+            models: vec![ModelNames::default()],
+            keys: Vec::new(),
+            hosts: Vec::new(),
+            origins: Vec::new(),
+            open: false,
+            open_metrics: false,
+            limits: ServerLimits::default(),
+            stop: Arc::new(|| false),
+            log: Arc::new(|_| ()),
+        };
+        let streaming = Streaming { warm_start: false, ..Streaming::default() };
+        let options = Options { resident: true, streaming, ..Options::default() };
+        let shards = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shards/tales-moe");
+        let mut model = Model::open(shards).unwrap().with(options).load().unwrap();
+        let app = Arc::new(App::new(config).unwrap());
+        app.serve(vec![ServedModel::loaded(&mut model, Needs::default())]).unwrap();
+        app
     }
 }

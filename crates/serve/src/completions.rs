@@ -201,7 +201,7 @@ pub(crate) fn completion_texts(
         return Err(Failure::field("prompt", message));
     }
     let constraint = match parse::<StructuredFields>(body)?.output_format()? {
-        Some(format) => Some(format.of_a_text(app, served, &sampling.generation)?),
+        Some(format) => Some(format.of_a_text(served, &sampling.generation)?),
         None => None,
     };
     let cancel = Cancel::new();

@@ -45,6 +45,8 @@ pub(crate) struct Failure {
     retry_after: Option<u32>,
     /// Sizes, if a prompt is too long.
     too_long: Option<TooLong>,
+    /// True if the request can be prepared once memory was taken back from experts.
+    is_until_taken_back: bool,
 }
 
 /// Number of tokens of a prompt, and number of tokens that the context has room for.
@@ -60,9 +62,10 @@ impl Failure {
         let field = None;
         let retry_after = None;
         let too_long = None;
+        let is_until_taken_back = false;
         // The message stays a single line, whatever the client wrote.
         let message = shortened(&message.into(), MESSAGE).replace(char::is_control, " ");
-        Failure { status, kind, code, field, message, retry_after, too_long }
+        Failure { status, kind, code, field, message, retry_after, too_long, is_until_taken_back }
     }
 
     /// A request that cannot be understood or fulfilled.
@@ -177,6 +180,16 @@ impl Failure {
     pub(crate) fn waited() -> Failure {
         let failure = Failure::busy("other requests took too long; try again later");
         Failure { code: Some("queue_timeout"), ..failure }
+    }
+
+    /// A request whose memory is lent to experts. It is prepared again once that was taken back.
+    pub(crate) fn until_taken_back() -> Failure {
+        Failure { is_until_taken_back: true, ..Failure::waited() }
+    }
+
+    /// True for [`Failure::until_taken_back`].
+    pub(crate) fn is_until_taken_back(&self) -> bool {
+        self.is_until_taken_back
     }
 
     /// A server that is starting or stopping.

@@ -27,12 +27,12 @@ pub(crate) struct Prepared {
 
 /// A function that converts a request's body.
 pub(crate) trait Make<T>:
-    FnOnce(&App, &Arc<Served>, &[u8]) -> Result<T, Failure> + Send + 'static
+    Fn(&App, &Arc<Served>, &[u8]) -> Result<T, Failure> + Copy + Send + 'static
 {
 }
 
 impl<T, F> Make<T> for F where
-    F: FnOnce(&App, &Arc<Served>, &[u8]) -> Result<T, Failure> + Send + 'static
+    F: Fn(&App, &Arc<Served>, &[u8]) -> Result<T, Failure> + Copy + Send + 'static
 {
 }
 
@@ -116,22 +116,33 @@ pub(crate) async fn value(
 }
 
 /// Reads a request and converts it, for the model that it names. Requests are converted one at a
-/// time, as the plan has memory for encoding one text.
+/// time, as the plan has memory for encoding one text; one that has to wait for memory lets others go
+/// first.
 async fn made<T: Send + 'static>(
     app: Arc<App>,
     request: Request<Body>,
     make: impl Make<T>,
 ) -> Result<(Arc<Served>, T), Failure> {
-    app.served()?;
-    let received = app.bodies.receive(request, &app.config.limits).await?;
-    let shared = Arc::clone(&app);
-    let job = move || {
-        let served = asked(&shared, &received.bytes)?;
-        let made = make(&shared, &served, &received.bytes)?;
-        Ok((served, made))
-    };
-    let panicked = || Err(Failure::server("the request could not be prepared"));
-    app.preparing.run(job).await.unwrap_or_else(panicked)
+    let room = Arc::clone(&app.served()?.room);
+    let mut received = app.bodies.receive(request, &app.config.limits).await?;
+    let end = app.clock.now() + app.config.limits.queue_time;
+    loop {
+        let shared = Arc::clone(&app);
+        let job = move || {
+            let made = asked(&shared, &received.bytes).and_then(|served| {
+                let made = make(&shared, &served, &received.bytes)?;
+                Ok((served, made))
+            });
+            (made, received)
+        };
+        let panicked = || Failure::server("the request could not be prepared");
+        let (made, again) = app.preparing.run(job).await.ok_or_else(panicked)?;
+        match made {
+            Err(failure) if failure.is_until_taken_back() => room.taken_back(&app, end).await?,
+            made => return made,
+        }
+        received = again;
+    }
 }
 
 /// The fields that name a model, the second in the spelling of older clients of Ollama.
@@ -150,4 +161,39 @@ fn asked(app: &App, body: &[u8]) -> Result<Arc<Served>, Failure> {
     }
     let Asked { model, name } = serde_json::from_slice(body).unwrap_or_default();
     app.named(model.or(name).as_deref())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::app::tests::without_worker;
+    use crate::{completions, info, runtime};
+
+    #[test]
+    fn a_request_that_waits_for_lent_memory_stops_no_other() {
+        let app = without_worker();
+        let room = Arc::clone(&app.served().unwrap().room);
+        room.lend();
+        let long = Duration::from_secs(60);
+        runtime::runtime().unwrap().block_on(async {
+            let structured = r#"{"prompt": "a", "guided_regex": "[0-9]{2}"}"#;
+            let structured = Request::new(Body::from(structured));
+            let prepare = completions::prepare;
+            let mut structured = pin!(made(Arc::clone(&app), structured, prepare));
+            let waits = timeout(Duration::from_millis(300), &mut structured).await;
+            assert!(waits.is_err(), "the memory is lent");
+            let other = Request::new(Body::from(r#"{"content": "a"}"#));
+            let other = timeout(long, made(Arc::clone(&app), other, info::tokenize)).await;
+            assert_eq!(other.expect("nothing is in its way").unwrap().1["count"], 1);
+            // As the worker does between two passes.
+            room.settle(app.clock.now(), |is_idle| assert!(!is_idle));
+            let made = timeout(long, structured).await.expect("the memory is back");
+            assert!(made.unwrap().1.texts[0].constraint.is_some());
+        });
+    }
 }

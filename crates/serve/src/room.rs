@@ -1,13 +1,16 @@
 //! Memory for structured output. Experts use it while no request has a structure.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sws_engine::{MemoryUse, Plan};
 use sws_text::grammar::{Grammar, GrammarVocabulary, Structure, StructureError};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
+use crate::app::App;
 use crate::failure::Failure;
 
 /// Maximum number of memory units for compiled structures.
@@ -62,21 +65,6 @@ impl Most {
     }
 }
 
-/// The server, as seen by a request that waits for memory.
-pub(crate) trait WaitingFor {
-    /// Current time.
-    fn now(&self) -> Duration;
-
-    /// Time that a request may wait.
-    fn queue_time(&self) -> Duration;
-
-    /// Wakes the worker.
-    fn wake(&self);
-
-    /// True once no new text begins.
-    fn is_draining(&self) -> bool;
-}
-
 /// The memory for structured output.
 #[derive(Debug)]
 pub(crate) struct Room {
@@ -89,13 +77,15 @@ pub(crate) struct Room {
     /// True if the memory can be lent to experts.
     lends: bool,
     state: Mutex<RoomState>,
-    taken_back: Condvar,
+    taken_back: Notify,
 }
 
 #[derive(Debug, Default)]
 struct RoomState {
     /// True while the memory is lent to experts.
     is_lent: bool,
+    /// True if a request waits for the memory.
+    is_wanted: bool,
     /// Time at which a request last had a structure.
     used: Option<Duration>,
     /// The vocabularies as bytes, by the number of the model, built for its first structure.
@@ -117,7 +107,7 @@ impl Room {
             units: Arc::new(Semaphore::new(most.units)),
             lends: plans.iter().any(|plan| !plan.structured_lent.is_empty()),
             state: Mutex::default(),
-            taken_back: Condvar::new(),
+            taken_back: Notify::new(),
         }
     }
 
@@ -126,14 +116,14 @@ impl Room {
         self.most.texts
     }
 
-    /// Reserves memory for the structure requested by a field. If the memory is lent to experts,
-    /// waits until the worker has taken it back between two passes.
+    /// Reserves memory for the structure requested by a field. Fails with
+    /// [`Failure::until_taken_back`] while the memory is lent to experts: the thread that prepares
+    /// requests waits for none of them.
     pub(crate) fn take(
         &self,
         field: &str,
         structure: &Structure,
         plan: Option<&Plan>,
-        server: &dyn WaitingFor,
     ) -> Result<OwnedSemaphorePermit, Failure> {
         let [part, _] = Grammar::UNIT;
         let units = match structure.bytes() {
@@ -145,34 +135,45 @@ impl Room {
             return Err(self.too_small(plan, field, units));
         }
         let mut state = self.lock();
+        if state.is_lent {
+            state.is_wanted = true;
+            return Err(Failure::until_taken_back());
+        }
         let permit = Arc::clone(&self.units).try_acquire_many_owned(units as u32);
-        let permit = permit.map_err(|_| {
+        permit.map_err(|_| {
             Failure::busy("other requests have as many structured answers as there is memory for; try again later")
-        })?;
-        let end = server.now() + server.queue_time();
-        while state.is_lent {
-            server.wake();
-            let waited = self.taken_back.wait_timeout(state, LOOK);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            if server.is_draining() {
+        })
+    }
+
+    /// Waits until the memory is not lent to experts any more, up to the time `end`. The worker takes
+    /// it back between two passes.
+    pub(crate) async fn taken_back(&self, app: &App, end: Duration) -> Result<(), Failure> {
+        loop {
+            let taken_back = pin!(self.taken_back.notified());
+            if !self.lock().is_lent {
+                return Ok(());
+            }
+            if app.is_draining() {
                 return Err(Failure::unavailable("the server is about to end; try another"));
             }
-            if state.is_lent && server.now() >= end {
+            if app.clock.now() >= end {
                 return Err(Failure::waited());
             }
+            app.queue.wake();
+            let _ = timeout(LOOK, taken_back).await;
         }
-        Ok(permit)
     }
 
     /// Calls `lend` to lend the memory to experts if no request has had a structure for some time,
     /// and to take it back once a request has one. The worker calls this between passes.
     pub(crate) fn settle(&self, now: Duration, lend: impl FnOnce(bool)) {
         let mut state = self.lock();
-        if self.units.available_permits() < self.most.units {
+        let is_wanted = std::mem::take(&mut state.is_wanted);
+        if is_wanted || self.units.available_permits() < self.most.units {
             state.used = Some(now);
             if std::mem::take(&mut state.is_lent) {
                 lend(false);
-                self.taken_back.notify_all();
+                self.taken_back.notify_waiters();
             }
         } else if self.lends && !state.is_lent && state.used.is_none_or(|used| now >= used + IDLE) {
             state.vocabularies.clear();
@@ -184,7 +185,7 @@ impl Room {
     /// Records that the model is gone to which the memory may have been lent.
     pub(crate) fn end(&self) {
         self.lock().is_lent = false;
-        self.taken_back.notify_all();
+        self.taken_back.notify_waiters();
     }
 
     /// The vocabulary of a model for structures, built if necessary. The caller has reserved memory
@@ -211,6 +212,12 @@ impl Room {
             budget >> 20
         );
         Failure::unsupported(field, message)
+    }
+
+    /// Lends the memory, as [`Room::settle`] does.
+    #[cfg(test)]
+    pub(crate) fn lend(&self) {
+        self.lock().is_lent = true;
     }
 
     fn lock(&self) -> MutexGuard<'_, RoomState> {
@@ -305,5 +312,28 @@ mod tests {
         assert_eq!(taken.load(Ordering::Relaxed), 2);
         let none = Room::new(&[], 4096, 4);
         none.settle(second(0), |_| panic!("nothing can be lent"));
+    }
+
+    #[test]
+    fn memory_that_a_request_waits_for_is_taken_back_for_a_while() {
+        let room = Room { lends: true, ..Room::new(&[], 4096, 4) };
+        let structure = Structure::Regex("[a-z]".to_owned());
+        let take = || room.take("guided_regex", &structure, None);
+        // Seconds, what is said to the worker, and true if a request then gets memory.
+        for (at, said, is_there) in [
+            (0, Some(true), false),
+            (1, Some(false), true),
+            (2, None, true),
+            (30, None, true),
+            (31, Some(true), false),
+            (32, Some(false), true),
+        ] {
+            let mut heard = None;
+            room.settle(Duration::from_secs(at), |idle| heard = Some(idle));
+            assert_eq!(heard, said, "{at} seconds");
+            let taken = take();
+            let waits = taken.as_ref().is_err_and(Failure::is_until_taken_back);
+            assert_eq!((taken.is_ok(), waits), (is_there, !is_there), "{at} seconds");
+        }
     }
 }

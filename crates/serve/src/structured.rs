@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::http::StatusCode;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -274,9 +275,7 @@ pub(crate) fn of_an_answer(
         (Some(structure), _) => of_a_call(app, served, generation, structure),
         // The answer begins with another tool call.
         _ if !request.begun.is_empty() => Ok(None),
-        (None, Some(format)) => {
-            format.of_reasoning_and_text(app, served, generation, request).map(Some)
-        }
+        (None, Some(format)) => format.of_reasoning_and_text(served, generation, request).map(Some),
         (None, None) => Ok(None),
     }
 }
@@ -291,15 +290,21 @@ fn of_a_call(
 ) -> Result<Option<Arc<dyn TokenMask>>, Failure> {
     let mask = |structure: &Structure| {
         let call = OutputFormat { structure: structure.clone(), field: "tools" };
-        call.of_a_text(app, served, generation)
+        call.of_a_text(served, generation)
     };
+    // A request for which there is no memory now is refused, or waits.
+    let is_of_schema = |failure: &Failure| failure.status == StatusCode::BAD_REQUEST;
     let failure = match mask(structure) {
         Ok(found) => return Ok(Some(found)),
+        Err(failure) if !is_of_schema(&failure) => return Err(failure),
         Err(failure) => failure,
     };
     let Some(relaxed) = structure.relaxed() else { return Err(failure) };
     app.log(&format!("the schema of a demanded call is ignored: {}", failure.message));
-    Ok(mask(&relaxed).ok())
+    match mask(&relaxed) {
+        Err(failure) if is_of_schema(&failure) => Ok(None),
+        found => found.map(Some),
+    }
 }
 
 impl OutputFormat {
@@ -316,11 +321,10 @@ impl OutputFormat {
     /// The constraint of a text that continues a prompt.
     pub(crate) fn of_a_text(
         &self,
-        app: &App,
         served: &Served,
         generation: &Generation,
     ) -> Result<Arc<dyn TokenMask>, Failure> {
-        let permit = self.room(app, served)?;
+        let permit = self.room(served)?;
         let grammar = self.compiled(served, generation)?;
         Ok(Arc::new(HeldMask { structure: Box::new(grammar), permit }))
     }
@@ -328,12 +332,11 @@ impl OutputFormat {
     /// The constraint of an answer that consists of reasoning and text.
     fn of_reasoning_and_text(
         &self,
-        app: &App,
         served: &Served,
         generation: &Generation,
         request: &PromptRequest,
     ) -> Result<Arc<dyn TokenMask>, Failure> {
-        let permit = self.room(app, served)?;
+        let permit = self.room(served)?;
         let grammar = self.compiled(served, generation)?;
         let tokenizer = served.text.shared_tokenizer().ok_or_else(Failure::no_tokenizer)?;
         let answer = AnswerMask::new(
@@ -354,8 +357,8 @@ impl OutputFormat {
     }
 
     /// Reserves the memory of the structure.
-    fn room(&self, app: &App, served: &Served) -> Result<Arc<OwnedSemaphorePermit>, Failure> {
-        served.room.take(self.field, &self.structure, served.plan.as_ref(), app).map(Arc::new)
+    fn room(&self, served: &Served) -> Result<Arc<OwnedSemaphorePermit>, Failure> {
+        served.room.take(self.field, &self.structure, served.plan.as_ref()).map(Arc::new)
     }
 
     fn compiled(&self, served: &Served, generation: &Generation) -> Result<Grammar, Failure> {
@@ -432,8 +435,11 @@ impl Served {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use sws_text::grammar::CallOption;
+    use sws_text::{ArgumentForm, GenerationOptions};
 
     use super::*;
+    use crate::app::tests::without_worker;
 
     fn wanted(body: &Value) -> Result<Option<Structure>, String> {
         let structures: StructuredFields = serde_json::from_str(&body.to_string()).unwrap();
@@ -441,6 +447,25 @@ mod tests {
             .output_format()
             .map(|format| format.map(|format| format.structure))
             .map_err(|f| f.message)
+    }
+
+    /// It is never answered without its structure because there is no memory now.
+    #[test]
+    fn a_demanded_call_that_finds_no_memory_is_refused() {
+        let app = without_worker();
+        let served = app.served().unwrap();
+        let generation = served.model.generation(&GenerationOptions::default()).unwrap();
+        let option =
+            CallOption { before: "f".to_owned(), schema: json!({"type": "object"}), strict: false };
+        let form = ArgumentForm::Json;
+        let call = Structure::Calls { options: vec![option], form, end: ".".to_owned() };
+        let small = Structure::Regex("a".to_owned());
+        let take = || served.room.take("guided_regex", &small, None).ok();
+        let all: Vec<_> = std::iter::from_fn(take).collect();
+        let refused = of_a_call(&app, &served, &generation, &call).unwrap_err();
+        assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+        drop(all);
+        assert!(of_a_call(&app, &served, &generation, &call).unwrap().is_some());
     }
 
     #[test]
