@@ -75,6 +75,9 @@ pub struct ServerLimits {
     pub body_time: Duration,
     /// Minimum rate of a body, in bytes per second over each such span.
     pub body_rate: usize,
+    /// Maximum time for which a client takes nothing of its response, once the system holds no more for
+    /// it.
+    pub write_time: Duration,
     /// Time between two keep-alive signals of a stream.
     pub heartbeat: Duration,
     /// Time after which a response that is not streamed begins with blank lines, if the answer is
@@ -103,6 +106,7 @@ impl Default for ServerLimits {
             header_time: Duration::from_secs(30),
             body_time: Duration::from_secs(10),
             body_rate: 1 << 10,
+            write_time: Duration::from_secs(60),
             heartbeat: Duration::from_secs(10),
             patience: Duration::from_secs(30),
             drain: Duration::from_secs(30),

@@ -22,8 +22,10 @@ use sws_watch::{Follower, LEVELS};
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::app::App;
+use crate::connection::Client;
 use crate::failure::Failure;
 use crate::reply::of_events;
+use crate::requests::RequestOrigin;
 use crate::served::Served;
 use crate::sse::comment;
 
@@ -46,14 +48,16 @@ pub fn listening(spec: &ModelSpec) -> u64 {
 }
 
 /// `/events`.
-pub(crate) fn listen(app: &Arc<App>, owner: u64) -> Result<Response<Body>, Failure> {
+pub(crate) fn listen(app: &Arc<App>, origin: RequestOrigin) -> Result<Response<Body>, Failure> {
+    let RequestOrigin { owner, client, .. } = origin;
     let listening = Listening::begin(app)?;
     let next = Box::pin(sleep(Duration::ZERO));
     let told = told(app, owner)?;
     let sent = app.clock.now();
     let requests = Vec::new();
     let count = 0;
-    let stream = Stream { listening, owner, told, next, requests, count, sent, texts: None };
+    let texts = None;
+    let stream = Stream { listening, owner, client, told, next, requests, count, sent, texts };
     Ok(of_events(Body::new(stream)))
 }
 
@@ -130,6 +134,8 @@ impl Drop for Listening {
 struct Stream {
     listening: Listening,
     owner: u64,
+    /// The client, until it has closed its direction, and something was sent to see if it still reads.
+    client: Option<Client>,
     told: Told,
     next: Pin<Box<Sleep>>,
     requests: Vec<LiveRequest>,
@@ -199,9 +205,11 @@ impl hyper::body::Body for Stream {
             }
             stream.next.as_mut().reset(Instant::now() + EVERY);
             let quiet = stream.listening.app.clock.now().saturating_sub(stream.sent);
+            let is_due = quiet >= stream.listening.app.config.limits.heartbeat;
+            let is_half_closed = stream.client.take_if(|client| client.is_half_closed()).is_some();
             match stream.event() {
                 Some(event) => stream.told.out = event,
-                None if quiet >= stream.listening.app.config.limits.heartbeat => {
+                None if is_due || is_half_closed => {
                     stream.sent += quiet;
                     comment(&mut stream.told.out, "keep-alive");
                 }

@@ -1,12 +1,15 @@
-//! Connections on which every refusal has a body. The HTTP library refuses an unreadable header by
-//! itself, with a status alone. Such an answer gets a body on its way out.
+//! Connections on which every refusal has a body, and every write an end. The HTTP library refuses an
+//! unreadable header by itself, with a status alone. Such an answer gets a body on its way out. It also
+//! waits without end for clients that read nothing; here a write fails in the end.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use axum::http::StatusCode;
 use hyper::rt::{Read, ReadBufCursor, Write};
+use tokio::time::{Sleep, sleep};
 
 use crate::failure::Failure;
 
@@ -20,11 +23,51 @@ pub(crate) struct Explained<T> {
     inner: T,
     /// The refusal that is being written, and the number of bytes written.
     refusal: Option<(Vec<u8>, usize)>,
+    /// Maximum time for which the client takes nothing of what is written.
+    write_time: Duration,
+    /// The end of that time, while the client takes nothing.
+    stalled: Option<Pin<Box<Sleep>>>,
 }
 
 impl<T> Explained<T> {
-    pub(crate) fn new(inner: T) -> Explained<T> {
-        Explained { inner, refusal: None }
+    pub(crate) fn new(inner: T, write_time: Duration) -> Explained<T> {
+        Explained { inner, refusal: None, write_time, stalled: None }
+    }
+
+    /// The result of a write, which fails once the client has taken nothing for too long.
+    fn in_time(
+        &mut self,
+        written: Poll<io::Result<usize>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let time = self.write_time;
+        ready!(self.stalled.get_or_insert_with(|| Box::pin(sleep(time))).as_mut().poll(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<T: Write + Unpin> Explained<T> {
+    /// Writes some of the bytes, or all of a refusal in their place.
+    fn poll_explained(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let Explained { inner, refusal, .. } = self;
+        if refusal.is_none() {
+            *refusal = explained(bytes).map(|refusal| (refusal, 0));
+        }
+        let Some((whole, written)) = refusal else {
+            return Pin::new(inner).poll_write(cx, bytes);
+        };
+        while *written < whole.len() {
+            match ready!(Pin::new(&mut *inner).poll_write(cx, &whole[*written..]))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                more => *written += more,
+            }
+        }
+        *refusal = None;
+        Poll::Ready(Ok(bytes.len()))
     }
 }
 
@@ -57,25 +100,12 @@ impl<T: Read + Unpin> Read for Explained<T> {
 
 impl<T: Write + Unpin> Write for Explained<T> {
     fn poll_write(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let Explained { inner, refusal } = self.get_mut();
-        if refusal.is_none() {
-            *refusal = explained(bytes).map(|refusal| (refusal, 0));
-        }
-        let Some((whole, written)) = refusal else {
-            return Pin::new(inner).poll_write(cx, bytes);
-        };
-        while *written < whole.len() {
-            match ready!(Pin::new(&mut *inner).poll_write(cx, &whole[*written..]))? {
-                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                more => *written += more,
-            }
-        }
-        *refusal = None;
-        Poll::Ready(Ok(bytes.len()))
+        let written = self.poll_explained(cx, bytes);
+        self.in_time(written, cx)
     }
 
     fn poll_write_vectored(
@@ -84,11 +114,12 @@ impl<T: Write + Unpin> Write for Explained<T> {
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let mut filled = parts.iter().filter(|part| !part.is_empty());
-        match (filled.next(), filled.next()) {
+        let written = match (filled.next(), filled.next()) {
             // The bytes are a head alone.
-            (Some(part), None) => self.poll_write(cx, part),
+            (Some(part), None) => self.poll_explained(cx, part),
             _ => Pin::new(&mut self.inner).poll_write_vectored(cx, parts),
-        }
+        };
+        self.in_time(written, cx)
     }
 
     fn is_write_vectored(&self) -> bool {

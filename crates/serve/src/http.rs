@@ -1,11 +1,9 @@
-//! Connections and routes.
+//! The acceptance of connections, and routes.
 
 use std::convert::Infallible;
-use std::future::{pending, poll_fn};
+use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
-use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
@@ -15,19 +13,16 @@ use axum::extract::{Path, State};
 use axum::http::header::HeaderValue;
 use axum::http::{Request, Response, StatusCode};
 use axum::routing::{delete, get, post};
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::{Service, service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 use serde_json::{Value, json};
 use sws_watch::page::live;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use crate::app::App;
-use crate::explained::Explained;
+use crate::connection::{Signals, connection};
 use crate::failure::{Dialect, Failure, respond};
 use crate::query::model_in;
 use crate::requests::RequestOrigin;
@@ -43,12 +38,6 @@ use crate::{
 const LOOK: Duration = Duration::from_millis(100);
 /// Time for the last bytes of responses to reach clients, once all texts have ended.
 const FLUSH: Duration = Duration::from_secs(2);
-/// Time after which a connection without a request is closed if all connections are in use.
-const SILENT: Duration = Duration::from_secs(2);
-/// Maximum number of bytes and of lines in the header of a request. The last read may double the
-/// bytes.
-const HEADER: usize = 32 << 10;
-const HEADERS: usize = 100;
 
 /// Accepts connections until the server should end, then lets them finish.
 pub(crate) async fn serve(app: Arc<App>, listener: TcpListener) {
@@ -110,70 +99,6 @@ async fn tell(app: &Arc<App>, listener: &TcpListener, routes: &RouterService) {
     }
 }
 
-/// Signals of the server to its connections.
-struct Signals {
-    /// True once the server ends.
-    ended: watch::Receiver<bool>,
-    /// Changes while all connections are in use.
-    crowded: watch::Receiver<()>,
-}
-
-/// Serves a connection until the server ends. Without signals, serves one request.
-async fn connection(
-    app: Arc<App>,
-    stream: TcpStream,
-    routes: RouterService,
-    signals: Option<Signals>,
-) {
-    // Events are small, and should be sent immediately.
-    let _ = stream.set_nodelay(true);
-    let header_time = app.config.limits.header_time;
-    let opened = Instant::now();
-    let has_asked = AtomicBool::new(false);
-    let service = service_fn(|request: Request<Incoming>| {
-        has_asked.store(true, Ordering::Relaxed);
-        handle(Arc::clone(&app), routes.clone(), request.map(Body::new))
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(header_time)
-        .max_headers(HEADERS)
-        .max_buf_size(HEADER)
-        .keep_alive(signals.is_some())
-        .serve_connection(Explained::new(TokioIo::new(stream)), service);
-    let mut connection = pin!(connection);
-    let (ended, crowded) = signals.map(|signals| (signals.ended, signals.crowded)).unzip();
-    let mut end = pin!(async move {
-        match ended {
-            Some(mut ended) => drop(ended.wait_for(|ended| *ended).await),
-            None => pending().await,
-        }
-    });
-    let is_silent = || !has_asked.load(Ordering::Relaxed) && opened.elapsed() >= SILENT;
-    let mut in_the_way = pin!(async move {
-        let Some(mut crowded) = crowded else { return pending().await };
-        while crowded.changed().await.is_ok() {
-            if is_silent() {
-                return;
-            }
-        }
-        pending().await
-    });
-    let mut ending = false;
-    // An error is the client's: it has left, or violates the protocol.
-    let _ = poll_fn(|cx| {
-        if !ending && end.as_mut().poll(cx).is_ready() {
-            ending = true;
-            connection.as_mut().graceful_shutdown();
-        }
-        if in_the_way.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Ok(()));
-        }
-        connection.as_mut().poll(cx)
-    })
-    .await;
-}
-
 /// Checks a request, and answers it.
 pub(crate) async fn handle(
     app: Arc<App>,
@@ -188,7 +113,9 @@ pub(crate) async fn handle(
     let mut response = match (preflight, checked) {
         (Some(response), _) => response,
         (None, Ok(access::Owner(owner))) => {
-            let origin = RequestOrigin { number, id: id.clone(), endpoint: endpoint(&path), owner };
+            let endpoint = endpoint(&path);
+            let client = request.extensions_mut().remove();
+            let origin = RequestOrigin { number, id: id.clone(), endpoint, owner, client };
             request.extensions_mut().insert(origin);
             routes.call(request).await?
         }
@@ -367,7 +294,7 @@ async fn requests(State(app): AppState, request: In) -> Out {
 }
 
 async fn events(State(app): AppState, request: In) -> Out {
-    let listened = events::listen(&app, owner(&request));
+    let listened = events::listen(&app, prepared::origin(&request));
     listened.unwrap_or_else(|failure| failure.response())
 }
 

@@ -27,6 +27,7 @@ mod chat;
 mod checks;
 mod completions;
 mod config;
+mod connection;
 mod cors;
 mod cost;
 mod counts;

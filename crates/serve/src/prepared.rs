@@ -74,7 +74,8 @@ pub(crate) async fn texts_or_value(
     }
 }
 
-fn origin(request: &Request<Body>) -> RequestOrigin {
+/// Where a request came from.
+pub(crate) fn origin(request: &Request<Body>) -> RequestOrigin {
     request.extensions().get::<RequestOrigin>().cloned().unwrap_or_default()
 }
 

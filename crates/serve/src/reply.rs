@@ -13,9 +13,10 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::body::{Bytes, Frame};
 use sws::Cancel;
 use tokio::sync::mpsc::Receiver;
-use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio::time::{Instant, Sleep, sleep};
 
 use crate::ServerLimits;
+use crate::connection::Client;
 use crate::failure::{Dialect, Failure};
 use crate::queue::Happened;
 use crate::requests::Listed;
@@ -23,6 +24,9 @@ use crate::sse::{comment, event};
 
 /// Number of bytes from which a part of a response is sent, though more is available.
 const PART: usize = 16 << 10;
+/// Time after which a whole answer begins with a blank line for a client that has closed its direction,
+/// to see if it still reads. Answers until then keep their status and their length.
+const MOMENT: Duration = Duration::from_millis(500);
 
 /// The receiver of a request's events. Dropping it cancels the request.
 pub(crate) struct ReplyTicket {
@@ -128,12 +132,16 @@ pub(crate) async fn respond(
     limits: &ServerLimits,
 ) -> Response<Body> {
     let mut out = String::new();
+    let mut alive = SignsOfLife::new(kind, limits, ticket.listed.entry.client());
     if kind.stream {
         answer.begin(&mut out);
     } else {
-        let whole = poll_fn(|cx| poll_whole(&mut ticket, &mut *answer, &mut out, cx));
-        match timeout(limits.patience, whole).await {
-            Ok(Ok(())) => {
+        let whole = poll_fn(|cx| {
+            let whole = poll_whole(&mut ticket, &mut *answer, &mut out, cx);
+            if whole.is_ready() { whole.map(Some) } else { alive.poll_due(cx).map(|()| None) }
+        });
+        match whole.await {
+            Some(Ok(())) => {
                 let mut response = with_type(Body::from(out), "application/json");
                 let spent = ticket.listed.entry.cost.spent().header();
                 if let Ok(spent) = HeaderValue::from_str(&spent) {
@@ -141,13 +149,11 @@ pub(crate) async fn respond(
                 }
                 return response;
             }
-            Ok(Err(failure)) => return failure.response(),
-            Err(_) => out.push('\n'),
+            Some(Err(failure)) => return failure.response(),
+            None => out.push('\n'),
         }
     }
-    let every = limits.heartbeat;
-    let alive = Box::pin(sleep(limits.heartbeat));
-    let body = Body::new(ReplyBody { ticket: Some(ticket), answer, kind, out, every, alive });
+    let body = Body::new(ReplyBody { ticket: Some(ticket), answer, kind, out, alive });
     match (kind.stream, kind.dialect) {
         (false, _) => with_type(body, "application/json"),
         (true, Dialect::Ollama) => of_stream(body, "application/x-ndjson"),
@@ -192,6 +198,48 @@ fn poll_whole(
     }
 }
 
+/// Times at which a response sends something, though its text has nothing new.
+struct SignsOfLife {
+    every: Duration,
+    next: Pin<Box<Sleep>>,
+    /// Completes a moment after the client has closed its direction. A sign then tells if it still
+    /// reads.
+    half_closed: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl SignsOfLife {
+    fn new(kind: ResponseKind, limits: &ServerLimits, client: Option<Client>) -> SignsOfLife {
+        let (first, moment) = match kind.stream {
+            true => (limits.heartbeat, Duration::ZERO),
+            false => (limits.patience, MOMENT),
+        };
+        let half_closed = client.map(|client| {
+            let half_closed = async move {
+                client.half_closed().await;
+                sleep(moment).await;
+            };
+            Box::pin(half_closed) as Pin<Box<dyn Future<Output = ()> + Send>>
+        });
+        SignsOfLife { every: limits.heartbeat, next: Box::pin(sleep(first)), half_closed }
+    }
+
+    /// Ready once a sign of life is due.
+    fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Some(half_closed) = &mut self.half_closed
+            && half_closed.as_mut().poll(cx).is_ready()
+        {
+            self.half_closed = None;
+            return Poll::Ready(());
+        }
+        self.next.as_mut().poll(cx)
+    }
+
+    /// Records that something is sent.
+    fn sent(&mut self) {
+        self.next.as_mut().reset(Instant::now() + self.every);
+    }
+}
+
 /// The body of a response that is sent as it is made. Dropping it cancels the request.
 struct ReplyBody {
     /// `None` once the whole answer is in `out`.
@@ -199,8 +247,7 @@ struct ReplyBody {
     answer: Box<dyn AnswerWriter>,
     kind: ResponseKind,
     out: String,
-    every: Duration,
-    alive: Pin<Box<Sleep>>,
+    alive: SignsOfLife,
 }
 
 impl hyper::body::Body for ReplyBody {
@@ -211,7 +258,7 @@ impl hyper::body::Body for ReplyBody {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let ReplyBody { ticket, answer, kind, out, every, alive } = self.get_mut();
+        let ReplyBody { ticket, answer, kind, out, alive } = self.get_mut();
         loop {
             while let Some(waiting) = ticket
                 && out.len() < PART
@@ -228,14 +275,14 @@ impl hyper::body::Body for ReplyBody {
                 }
             }
             if !out.is_empty() {
-                alive.as_mut().reset(Instant::now() + *every);
+                alive.sent();
                 let part = Bytes::from(std::mem::take(out));
                 return Poll::Ready(Some(Ok(Frame::data(part))));
             }
             if ticket.is_none() {
                 return Poll::Ready(None);
             }
-            if alive.as_mut().poll(cx).is_pending() {
+            if alive.poll_due(cx).is_pending() {
                 return Poll::Pending;
             }
             // Blank lines may come before JSON.

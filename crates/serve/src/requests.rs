@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use sws::Cancel;
 use sws_watch::live::LiveRequest;
 
+use crate::connection::Client;
 use crate::cost::RequestCost;
 use crate::counts::Count;
 
@@ -25,6 +26,8 @@ pub(crate) struct RequestOrigin {
     pub(crate) endpoint: &'static str,
     /// The number of its API key.
     pub(crate) owner: u64,
+    /// Its client, if there is a connection.
+    pub(crate) client: Option<Client>,
 }
 
 /// A request.
@@ -137,6 +140,11 @@ impl RequestEntry {
         self.is_cancelled.load(Ordering::Relaxed)
     }
 
+    /// The client that waits for the response, if there is a connection.
+    pub(crate) fn client(&self) -> Option<Client> {
+        self.origin.client.clone()
+    }
+
     /// Id and owner of the request.
     pub(crate) fn origin(&self) -> (&str, u64) {
         (&self.origin.id, self.origin.owner)
@@ -201,8 +209,8 @@ mod tests {
     use super::*;
 
     fn entry(number: u64, owner: u64) -> RequestEntry {
-        let origin =
-            RequestOrigin { number, id: format!("req-{number}"), endpoint: "/v1/x", owner };
+        let id = format!("req-{number}");
+        let origin = RequestOrigin { number, id, owner, ..RequestOrigin::default() };
         let cancel = Cancel::new();
         let queued = Duration::from_secs(number);
         RequestEntry::new(origin, cancel, RequestCost::default(), queued, &[3, 4])

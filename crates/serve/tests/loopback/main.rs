@@ -12,6 +12,7 @@ mod infill;
 mod interfaces;
 mod kept;
 mod kv;
+mod leaving;
 mod llama;
 mod matrix;
 mod names;
