@@ -235,29 +235,11 @@ impl Generation {
             frequency_penalty.1,
         ];
 
-        let mut stop_tokens = stop_ids(FILE, file.eos_token_id.as_ref())?;
-        if stop_tokens.is_empty() {
-            let inner = config.entries.get("text_config").and_then(Value::as_map);
-            let ids = [Some(&config.entries), inner].into_iter().flatten();
-            let mut ids = ids.filter_map(|entries| entries.get(EOS));
-            stop_tokens = stop_ids(&config.origin, ids.find(|ids| !ids.is_null()))?;
-        }
-        if stop_tokens.is_empty() {
-            let ids = Value::List(gguf_stop_tokens(&config.entries));
-            stop_tokens = stop_ids(&config.origin, Some(&ids))?;
-        }
+        let mut stop_tokens = stop_tokens(file.eos_token_id.as_ref(), config)?;
         if typed.ignore_eos {
             stop_tokens.clear();
         }
-        let mut stop_strings = match file.stop_strings {
-            Some(OneOrMany::One(string)) => vec![string],
-            Some(OneOrMany::Many(strings)) => strings,
-            None => Vec::new(),
-        };
-        if stop_strings.len() > MAX_STOPS {
-            let value = format!("{} strings", stop_strings.len());
-            return Err(absurd(FILE, "stop_strings", value, "at most 1024 strings"));
-        }
+        let mut stop_strings = stop_strings(file.stop_strings)?;
         stop_strings.extend(typed.stop.iter().cloned());
         let shown_tokens = Vec::new();
         Ok(Generation {
@@ -270,6 +252,37 @@ impl Generation {
             ignored,
         })
     }
+}
+
+/// The tokens that end a text: those that the file gives, or else the configuration of the model.
+fn stop_tokens(given: Option<&Value>, config: &Configuration) -> Result<Vec<u32>, GenerationError> {
+    let tokens = stop_ids(FILE, given)?;
+    if !tokens.is_empty() {
+        return Ok(tokens);
+    }
+    let inner = config.entries.get("text_config").and_then(Value::as_map);
+    let ids = [Some(&config.entries), inner].into_iter().flatten();
+    let mut ids = ids.filter_map(|entries| entries.get(EOS));
+    let tokens = stop_ids(&config.origin, ids.find(|ids| !ids.is_null()))?;
+    if !tokens.is_empty() {
+        return Ok(tokens);
+    }
+    let ids = Value::List(gguf_stop_tokens(&config.entries));
+    stop_ids(&config.origin, Some(&ids))
+}
+
+/// The strings of the file that end a text.
+fn stop_strings(given: Option<OneOrMany>) -> Result<Vec<String>, GenerationError> {
+    let strings = match given {
+        Some(OneOrMany::One(string)) => vec![string],
+        Some(OneOrMany::Many(strings)) => strings,
+        None => Vec::new(),
+    };
+    if strings.len() > MAX_STOPS {
+        let value = format!("{} strings", strings.len());
+        return Err(absurd(FILE, "stop_strings", value, "at most 1024 strings"));
+    }
+    Ok(strings)
 }
 
 fn parse(json: &[u8]) -> Result<GenerationFile, GenerationError> {

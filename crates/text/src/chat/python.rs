@@ -19,12 +19,30 @@ const FILTERS: [&str; 21] = [
 /// An engine whose operations pay from `budget`.
 pub(super) fn environment(budget: &Arc<Budget>, now: i64) -> Environment<'static> {
     let mut env = Environment::new();
+    add_operations(&mut env, budget);
+    add_copying_filters(&mut env, budget);
+    add_list_filters(&mut env, budget);
+    add_text_filters(&mut env, budget);
+    add_json_filter(&mut env, budget);
+    env.remove_filter("pprint");
+    add_printing(&mut env, budget);
+    add_methods(&mut env, budget);
+    add_functions(&mut env, budget, now);
+    env
+}
+
+/// Adds the functions to which operators were rewritten.
+fn add_operations(env: &mut Environment<'static>, budget: &Arc<Budget>) {
     for (name, expression) in OPERATIONS {
         let budget = budget.clone();
         env.add_function(name, move |operands: Rest<Value>| {
             operate(&budget, expression, &operands)
         });
     }
+}
+
+/// Adds the filters that produce no more than their input.
+fn add_copying_filters(env: &mut Environment<'static>, budget: &Arc<Budget>) {
     for name in FILTERS {
         let budget = budget.clone();
         env.add_filter(name, move |args: Rest<ValueOrKwargs>| {
@@ -43,6 +61,9 @@ pub(super) fn environment(budget: &Arc<Budget>, now: i64) -> Environment<'static
             ENGINE.empty_state().apply_filter(name, &args)
         });
     }
+}
+
+fn add_list_filters(env: &mut Environment<'static>, budget: &Arc<Budget>) {
     let paid = budget.clone();
     env.add_filter("map", move |state: &mut State, value: Value, args: Rest<ValueOrKwargs>| {
         paid.pay_for_copy(&value)?;
@@ -57,6 +78,19 @@ pub(super) fn environment(budget: &Arc<Budget>, now: i64) -> Environment<'static
         let args: Vec<Value> = std::iter::once(value).chain(plain(args)).collect();
         ENGINE.empty_state().apply_filter("sum", &args)
     });
+    let paid = budget.clone();
+    env.add_filter("join", move |items: Value, separator: Option<Value>, kwargs: Kwargs| {
+        let separator = match separator {
+            Some(separator) => string(&paid, &separator)?,
+            None => String::new(),
+        };
+        let attribute: Option<String> = kwargs.get("attribute")?;
+        kwargs.assert_all_used()?;
+        join(&paid, &separator, &items, attribute.as_deref())
+    });
+}
+
+fn add_text_filters(env: &mut Environment<'static>, budget: &Arc<Budget>) {
     let paid = budget.clone();
     env.add_filter("indent", move |args: Rest<ValueOrKwargs>| {
         let args = plain(args);
@@ -84,17 +118,16 @@ pub(super) fn environment(budget: &Arc<Budget>, now: i64) -> Environment<'static
         Ok::<_, Error>(text.replace(&from, &to))
     });
     let paid = budget.clone();
-    env.add_filter("join", move |items: Value, separator: Option<Value>, kwargs: Kwargs| {
-        let separator = match separator {
-            Some(separator) => string(&paid, &separator)?,
-            None => String::new(),
-        };
-        let attribute: Option<String> = kwargs.get("attribute")?;
-        kwargs.assert_all_used()?;
-        join(&paid, &separator, &items, attribute.as_deref())
-    });
-    let paid = budget.clone();
     env.add_filter("string", move |value: Value| string(&paid, &value));
+    let paid = budget.clone();
+    env.add_filter("capitalize", move |value: Value| {
+        let text = string(&paid, &value)?;
+        paid.pay(3 * text.len())?;
+        Ok::<_, Error>(capitalized(&text))
+    });
+}
+
+fn add_json_filter(env: &mut Environment<'static>, budget: &Arc<Budget>) {
     let paid = budget.clone();
     env.add_filter("tojson", move |value: Value, indent: Option<usize>, kwargs: Kwargs| {
         let json = Json {
@@ -117,13 +150,10 @@ pub(super) fn environment(budget: &Arc<Budget>, now: i64) -> Environment<'static
         json.write(&mut out, &value, comma, colon, 0)?;
         Ok(out.text)
     });
-    let paid = budget.clone();
-    env.add_filter("capitalize", move |value: Value| {
-        let text = string(&paid, &value)?;
-        paid.pay(3 * text.len())?;
-        Ok::<_, Error>(capitalized(&text))
-    });
-    env.remove_filter("pprint");
+}
+
+/// Adds what writes values as text: between braces, and joined by `~`.
+fn add_printing(env: &mut Environment<'static>, budget: &Arc<Budget>) {
     let paid = budget.clone();
     env.add_function("~", move |a: Value, b: Value| {
         let mut out = BudgetedText { text: String::new(), budget: &paid };
@@ -136,6 +166,10 @@ pub(super) fn environment(budget: &Arc<Budget>, now: i64) -> Environment<'static
         let text = string(&paid, value)?;
         out.write_str(&text).map_err(unwritten)
     });
+}
+
+/// Adds the methods of Python's strings, lists and dictionaries.
+fn add_methods(env: &mut Environment<'static>, budget: &Arc<Budget>) {
     let paid = budget.clone();
     env.set_unknown_method_callback(move |state, value, method, args| {
         pay_for_method(&paid, value, method, args)?;
@@ -145,6 +179,10 @@ pub(super) fn environment(budget: &Arc<Budget>, now: i64) -> Environment<'static
             _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args),
         }
     });
+}
+
+/// Adds the functions of transformers.
+fn add_functions(env: &mut Environment<'static>, budget: &Arc<Budget>, now: i64) {
     let paid = budget.clone();
     env.add_function("raise_exception", move |message: Value| {
         let message = string(&paid, &message)?;
@@ -155,7 +193,6 @@ pub(super) fn environment(budget: &Arc<Budget>, now: i64) -> Environment<'static
         let time = jiff::tz::TimeZone::UTC.to_datetime(time);
         jiff::fmt::strtime::format(format, time).map_err(no_time)
     });
-    env
 }
 
 /// Adds the filter that marks literal parts of a prompt.
