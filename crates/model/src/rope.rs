@@ -41,8 +41,6 @@ pub(crate) const GROWTH: &str = "llama_4_scaling_beta";
 /// The reason to refuse a number with which angles are not [finite](Rope::is_finite).
 pub(crate) const INFINITE: &str = "by which angles of rotary embeddings become infinite";
 
-const SUPPORTED: &str = "default, linear, llama3, yarn";
-
 /// Entries of any family that are read only by a scaling of angles.
 const OF_SCALINGS: [&str; 16] = [
     "alpha",
@@ -63,8 +61,7 @@ const OF_SCALINGS: [&str; 16] = [
     "truncate",
 ];
 
-/// Limits far above those of any known model, for stretches of angles and for amplitudes.
-const MAX_FACTOR: f64 = 1e6;
+/// Limits far above those of any known model, for amplitudes and for the original context.
 pub(crate) const MAX_AMPLITUDE: f64 = 1e3;
 const MAX_TRAINED: f64 = (1u64 << 32) as f64;
 
@@ -163,33 +160,10 @@ impl Rope {
         (default_theta, default_share): (f64, Option<f64>),
     ) -> Result<Rope, ConfigError> {
         let empty = ConfigMap::new();
-        let given_map = given.unwrap_or(&empty);
-        let entry = |key: &'static str| ConfigEntry::of(given_map, key);
-        let need = |key: &'static str| entry(key).ok_or(ConfigError::MissingKey(key));
+        let given = given.unwrap_or(&empty);
+        let entry = |key: &'static str| ConfigEntry::of(given, key);
         let share = entry("partial_rotary_factor").or(config.get("partial_rotary_factor"));
-        let dim = match (share, default_share) {
-            (Some(entry), None) if entry.positive()? != 1.0 => {
-                return Err(config.unsupported(entry, "1, all of each head"));
-            }
-            (_, None) => head_dim,
-            (share, Some(default)) => {
-                let factor = share.map_or(Ok(default), ConfigEntry::positive)?;
-                match (head_dim as f64 * factor) as usize {
-                    dim if (1..=head_dim).contains(&dim) && dim.next_multiple_of(2) <= head_dim => {
-                        dim
-                    }
-                    dim => {
-                        let reason = format!(
-                            "by which {dim} of the {head_dim} elements of a head are rotated, and \
-                             they must be pairs of them"
-                        );
-                        let entry = share.or(config.get("head_dim"));
-                        let entry = entry.ok_or(ConfigError::MissingKey("head_dim"))?;
-                        return Err(entry.invalid(reason));
-                    }
-                }
-            }
-        };
+        let dim = rotated(config, share, head_dim, default_share)?;
         let trained_entry = beside.or(entry(TRAINED));
         let theta_entry = entry("rope_theta").or(config.get("rope_theta"));
         let theta = theta_entry.map_or(Ok(default_theta), ConfigEntry::positive)?;
@@ -197,60 +171,8 @@ impl Rope {
             Some(entry) => entry.at_most(MAX_TRAINED)?,
             None => context as f64,
         };
-        let mut scaling = RopeScaling::None;
-        let mut amplitude = 1.0;
-        if let Some(kind) = entry("rope_type").or(entry("type")) {
-            match kind.word()? {
-                "default" => {}
-                "linear" => {
-                    let factor = need("factor")?.at_most(MAX_FACTOR)?;
-                    scaling = RopeScaling::Linear { factor };
-                }
-                "llama3" => {
-                    let high_entry = need("high_freq_factor")?;
-                    let high = high_entry.at_most(MAX_FACTOR)?;
-                    let low = need("low_freq_factor")?.at_most(MAX_FACTOR)?;
-                    // Llama 4 Scout has two equal limits, so no wave lies between them.
-                    if high < low {
-                        let reason = "which must not be below `low_freq_factor`";
-                        return Err(high_entry.invalid(reason));
-                    }
-                    let factor = need("factor")?.at_most(MAX_FACTOR)?;
-                    scaling = RopeScaling::Llama3 { factor, low, high, trained };
-                }
-                "yarn" => {
-                    // Null means the ratio of the contexts. The classes of transformers have no
-                    // other default.
-                    let factor = match entry("factor") {
-                        None if given_map.contains_key("factor") => context as f64 / trained,
-                        _ => need("factor")?.at_most(MAX_FACTOR)?,
-                    };
-                    let fast = unless_zero(entry("beta_fast"), MAX_FACTOR)?.unwrap_or(32.0);
-                    let slow = unless_zero(entry("beta_slow"), MAX_FACTOR)?.unwrap_or(1.0);
-                    if let Some(entry) = entry("beta_slow").or(entry("beta_fast"))
-                        && slow > fast
-                    {
-                        let reason = format!("where {slow} is above {fast}, the `beta_fast`");
-                        return Err(entry.invalid(reason));
-                    }
-                    let truncate = entry("truncate").map_or(Ok(true), ConfigEntry::flag)?;
-                    scaling = RopeScaling::Yarn { factor, fast, slow, trained, truncate };
-                    amplitude = match entry("attention_factor") {
-                        Some(amplitude) => amplitude.at_most(MAX_AMPLITUDE)?,
-                        None => match (
-                            unless_zero(entry("mscale"), MAX_AMPLITUDE)?,
-                            unless_zero(entry("mscale_all_dim"), MAX_AMPLITUDE)?,
-                        ) {
-                            (Some(mscale), Some(all)) => {
-                                yarn_amplitude(factor, mscale) / yarn_amplitude(factor, all)
-                            }
-                            _ => yarn_amplitude(factor, 1.0),
-                        },
-                    };
-                }
-                _ => return Err(config.unsupported(kind, SUPPORTED)),
-            }
-        }
+        let mut scaling = RopeScaling::read(config, given, trained, context)?;
+        let amplitude = scaling.amplitude(given)?;
         if let (RopeScaling::Yarn { .. }, Some(entry)) = (scaling, share)
             && dim % 2 == 1
         {
@@ -261,14 +183,7 @@ impl Rope {
         let mut inv_freq = scaling.frequencies(theta, dim);
         let divided = entry(ROPE_DIVISORS).or(config.get(ROPE_DIVISORS));
         if let Some(entry) = divided {
-            let divisors: Option<Vec<f64>> = entry.list()?.iter().map(Value::as_f64).collect();
-            let divisors = match divisors {
-                Some(all) if all.len() == inv_freq.len() && all.iter().all(|&by| by > 0.0) => all,
-                _ => {
-                    let reason = "which must have a number above 0 for each pair of a head";
-                    return Err(entry.invalid(reason));
-                }
-            };
+            let divisors = divisors(entry, inv_freq.len())?;
             if scaling != RopeScaling::None {
                 return Err(config.unsupported(entry, "without another scaling"));
             }
@@ -325,10 +240,39 @@ pub(crate) fn given<'a>(config: &FamilyConfig<'a>) -> Result<Option<ConfigEntry<
     }
 }
 
-/// The number of an entry; 0 means that it is absent.
-fn unless_zero(entry: Option<ConfigEntry<'_>>, limit: f64) -> Result<Option<f64>, ConfigError> {
-    match entry {
-        Some(entry) if entry.value.as_f64() != Some(0.0) => Ok(Some(entry.at_most(limit)?)),
-        _ => Ok(None),
+/// The number of elements of a head that are rotated: a share, or all where the family knows no share.
+fn rotated(
+    config: &FamilyConfig,
+    share: Option<ConfigEntry<'_>>,
+    head_dim: usize,
+    default: Option<f64>,
+) -> Result<usize, ConfigError> {
+    let Some(default) = default else {
+        return match share {
+            Some(entry) if entry.positive()? != 1.0 => {
+                Err(config.unsupported(entry, "1, all of each head"))
+            }
+            _ => Ok(head_dim),
+        };
+    };
+    let factor = share.map_or(Ok(default), ConfigEntry::positive)?;
+    let dim = (head_dim as f64 * factor) as usize;
+    if (1..=head_dim).contains(&dim) && dim.next_multiple_of(2) <= head_dim {
+        return Ok(dim);
+    }
+    let reason = format!(
+        "by which {dim} of the {head_dim} elements of a head are rotated, and they must be pairs of \
+         them"
+    );
+    let entry = share.or(config.get("head_dim"));
+    Err(entry.ok_or(ConfigError::MissingKey("head_dim"))?.invalid(reason))
+}
+
+/// The divisors of the angles of so many pairs.
+fn divisors(entry: ConfigEntry<'_>, pairs: usize) -> Result<Vec<f64>, ConfigError> {
+    let divisors: Option<Vec<f64>> = entry.list()?.iter().map(Value::as_f64).collect();
+    match divisors {
+        Some(all) if all.len() == pairs && all.iter().all(|&by| by > 0.0) => Ok(all),
+        _ => Err(entry.invalid("which must have a number above 0 for each pair of a head")),
     }
 }

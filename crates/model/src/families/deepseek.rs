@@ -139,23 +139,11 @@ pub(super) fn latent(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         same_window(config, decoder.layers, None)?;
     }
     let plain = config.size("qk_nope_head_dim", MAX_HEAD_DIM)?;
-    let is_v2 = config.model_type() == "deepseek_v2";
+    let rope = rotary(config, (plain, rotated), defaults.theta, decoder.context)?;
     let is_mistral = config.model_type() == "mistral4";
-    let theta = defaults.theta;
-    let mut rope = match is_mistral {
-        true => mistral_rope::rope(config, (plain, rotated), theta, decoder.context)?,
-        false => Rope::of(config, rotated, (theta, None), decoder.context)?,
-    };
-    if is_v2 || config.flag("rope_interleave", true)? {
-        rope.pairs = RopePairs::Interleaved;
-    }
     let is_ax = config.model_type() == "axk1";
     let is_ax2 = config.model_type() == "axk2";
-    let query_rank = match config.raw("q_lora_rank") {
-        _ if sparse.is_some() || is_ax => Some(config.size("q_lora_rank", MAX_WIDTH)?),
-        None => return Err(ConfigError::MissingKey("q_lora_rank")),
-        Some(_) => optional_size(config.get("q_lora_rank"), MAX_WIDTH)?,
-    };
+    let query_rank = query_rank(config, sparse.is_some() || is_ax)?;
     let scale = 1.0 / ((plain + rotated) as f64).sqrt() * sharpened(config, &rope)?;
     let spec = LatentSpec {
         heads: decoder.heads,
@@ -184,23 +172,7 @@ pub(super) fn latent(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         let reason = format!("which with {} elements each no model has", widest / spec.heads);
         return Err(config.need("num_attention_heads")?.invalid(reason));
     }
-    let router = if is_v2 {
-        softmax(config, &layers)?
-    } else if is_mistral {
-        let scores = RouterScores::Softmax;
-        let correction = false;
-        RankedRouter { scores, correction, ..sigmoid(config, &layers)? }
-    } else {
-        only(config, "scoring_func", "sigmoid")?;
-        only(config, "topk_method", "noaux_tc")?;
-        // Dropped groups of A.X K2 have ranks of zero, which are not the lowest.
-        if let Some(entry) = config.get("n_group")
-            && is_ax2
-        {
-            return Err(config.unsupported(entry, "null, one group of experts"));
-        }
-        sigmoid(config, &layers)?
-    };
+    let router = router(config, &layers)?;
     let layers = RankedLayers::ranked(config, &layers, router, decoder.layers)?;
     // Checkpoints with one tensor per expert store gates and ups separately: see
     // `ModelSpec::for_weights`.
@@ -220,6 +192,53 @@ pub(super) fn latent(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         }
     }
     Ok(model)
+}
+
+/// The rotary embedding of the last elements of heads, beside `plain` ones.
+fn rotary(
+    config: &FamilyConfig,
+    (plain, rotated): (usize, usize),
+    theta: f64,
+    context: usize,
+) -> Result<Rope, ConfigError> {
+    let mut rope = match config.model_type() {
+        "mistral4" => mistral_rope::rope(config, (plain, rotated), theta, context)?,
+        _ => Rope::of(config, rotated, (theta, None), context)?,
+    };
+    if config.model_type() == "deepseek_v2" || config.flag("rope_interleave", true)? {
+        rope.pairs = RopePairs::Interleaved;
+    }
+    Ok(rope)
+}
+
+/// The rank of queries; `None` for whole ones, which some families do not have.
+fn query_rank(config: &FamilyConfig, is_needed: bool) -> Result<Option<usize>, ConfigError> {
+    match config.raw("q_lora_rank") {
+        _ if is_needed => Ok(Some(config.size("q_lora_rank", MAX_WIDTH)?)),
+        None => Err(ConfigError::MissingKey("q_lora_rank")),
+        Some(_) => optional_size(config.get("q_lora_rank"), MAX_WIDTH),
+    }
+}
+
+fn router(config: &FamilyConfig, layers: &RankedKeys) -> Result<RankedRouter, ConfigError> {
+    match config.model_type() {
+        "deepseek_v2" => softmax(config, layers),
+        "mistral4" => {
+            let scores = RouterScores::Softmax;
+            Ok(RankedRouter { scores, correction: false, ..sigmoid(config, layers)? })
+        }
+        model_type => {
+            only(config, "scoring_func", "sigmoid")?;
+            only(config, "topk_method", "noaux_tc")?;
+            // Dropped groups of A.X K2 have ranks of zero, which are not the lowest.
+            if let Some(entry) = config.get("n_group")
+                && model_type == "axk2"
+            {
+                return Err(config.unsupported(entry, "null, one group of experts"));
+            }
+            sigmoid(config, layers)
+        }
+    }
 }
 
 /// The factor by which yarn sharpens the softmax: the square of the amplitude of `mscale_all_dim`.

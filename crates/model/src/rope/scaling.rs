@@ -2,6 +2,14 @@
 
 use sws_kernels::functional::elementary::{ln64, pow64};
 
+use super::MAX_AMPLITUDE;
+use crate::config::{ConfigEntry, ConfigError, ConfigMap, FamilyConfig};
+
+const SUPPORTED: &str = "default, linear, llama3, yarn";
+
+/// Limit far above that of any known model, for stretches of angles.
+const MAX_FACTOR: f64 = 1e6;
+
 /// Changes to the angles of a rotary embedding for texts longer than the original context.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RopeScaling {
@@ -42,6 +50,44 @@ pub enum RopeScaling {
 }
 
 impl RopeScaling {
+    /// The change that these entries describe, for `trained` positions of the original context.
+    pub(super) fn read(
+        config: &FamilyConfig,
+        given: &ConfigMap,
+        trained: f64,
+        context: usize,
+    ) -> Result<RopeScaling, ConfigError> {
+        let entry = |key: &'static str| ConfigEntry::of(given, key);
+        let Some(kind) = entry("rope_type").or(entry("type")) else { return Ok(RopeScaling::None) };
+        match kind.word()? {
+            "default" => Ok(RopeScaling::None),
+            "linear" => {
+                let factor = need(given, "factor")?.at_most(MAX_FACTOR)?;
+                Ok(RopeScaling::Linear { factor })
+            }
+            "llama3" => llama3(given, trained),
+            "yarn" => yarn(given, trained, context),
+            _ => Err(config.unsupported(kind, SUPPORTED)),
+        }
+    }
+
+    /// The factor that these entries give to sines and cosines, which only yarn changes.
+    pub(super) fn amplitude(self, given: &ConfigMap) -> Result<f64, ConfigError> {
+        let RopeScaling::Yarn { factor, .. } = self else { return Ok(1.0) };
+        let entry = |key: &'static str| ConfigEntry::of(given, key);
+        if let Some(amplitude) = entry("attention_factor") {
+            return amplitude.at_most(MAX_AMPLITUDE);
+        }
+        let mscale = unless_zero(entry("mscale"), MAX_AMPLITUDE)?;
+        let all = unless_zero(entry("mscale_all_dim"), MAX_AMPLITUDE)?;
+        Ok(match (mscale, all) {
+            (Some(mscale), Some(all)) => {
+                yarn_amplitude(factor, mscale) / yarn_amplitude(factor, all)
+            }
+            _ => yarn_amplitude(factor, 1.0),
+        })
+    }
+
     /// theta^(-2i/dim) for each pair i, scaled. Rounded as in training: exponent, power and inverse
     /// are each an f32.
     pub(super) fn frequencies(self, theta: f64, dim: usize) -> Vec<f32> {
@@ -98,4 +144,47 @@ impl RopeScaling {
 /// The factor of sines and cosines for angles stretched by `factor`.
 pub(crate) fn yarn_amplitude(factor: f64, mscale: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 0.1 * mscale * ln64(factor) + 1.0 }
+}
+
+fn llama3(given: &ConfigMap, trained: f64) -> Result<RopeScaling, ConfigError> {
+    let high_entry = need(given, "high_freq_factor")?;
+    let high = high_entry.at_most(MAX_FACTOR)?;
+    let low = need(given, "low_freq_factor")?.at_most(MAX_FACTOR)?;
+    // Llama 4 Scout has two equal limits, so no wave lies between them.
+    if high < low {
+        return Err(high_entry.invalid("which must not be below `low_freq_factor`"));
+    }
+    let factor = need(given, "factor")?.at_most(MAX_FACTOR)?;
+    Ok(RopeScaling::Llama3 { factor, low, high, trained })
+}
+
+fn yarn(given: &ConfigMap, trained: f64, context: usize) -> Result<RopeScaling, ConfigError> {
+    let entry = |key: &'static str| ConfigEntry::of(given, key);
+    // Null means the ratio of the contexts. The classes of transformers have no other default.
+    let factor = match entry("factor") {
+        None if given.contains_key("factor") => context as f64 / trained,
+        _ => need(given, "factor")?.at_most(MAX_FACTOR)?,
+    };
+    let fast = unless_zero(entry("beta_fast"), MAX_FACTOR)?.unwrap_or(32.0);
+    let slow = unless_zero(entry("beta_slow"), MAX_FACTOR)?.unwrap_or(1.0);
+    if let Some(entry) = entry("beta_slow").or(entry("beta_fast"))
+        && slow > fast
+    {
+        let reason = format!("where {slow} is above {fast}, the `beta_fast`");
+        return Err(entry.invalid(reason));
+    }
+    let truncate = entry("truncate").map_or(Ok(true), ConfigEntry::flag)?;
+    Ok(RopeScaling::Yarn { factor, fast, slow, trained, truncate })
+}
+
+fn need<'a>(given: &'a ConfigMap, key: &'static str) -> Result<ConfigEntry<'a>, ConfigError> {
+    ConfigEntry::of(given, key).ok_or(ConfigError::MissingKey(key))
+}
+
+/// The number of an entry; 0 means that it is absent.
+fn unless_zero(entry: Option<ConfigEntry<'_>>, limit: f64) -> Result<Option<f64>, ConfigError> {
+    match entry {
+        Some(entry) if entry.value.as_f64() != Some(0.0) => Ok(Some(entry.at_most(limit)?)),
+        _ => Ok(None),
+    }
 }
