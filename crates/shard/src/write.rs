@@ -37,6 +37,18 @@ pub struct Sharded {
     pub stored_bytes: u64,
 }
 
+impl Sharded {
+    fn of(jobs: &[ShardJob], found: usize, damaged: usize, manifest: &Manifest) -> Sharded {
+        Sharded {
+            shards: jobs.len(),
+            found,
+            damaged,
+            source_bytes: source_bytes(jobs),
+            stored_bytes: stored_bytes(manifest),
+        }
+    }
+}
+
 /// Converts a checkpoint to shards in `out`.
 ///
 /// Resumes an earlier call with the same arguments that was interrupted. Existing shards are
@@ -88,18 +100,9 @@ pub fn resume(
             Journal::open::<_, JournalLine>(out, &identity)?.0.remove()?;
         }
         progress(Progress { done: total, total });
-        return Ok(Sharded {
-            shards: jobs.len(),
-            found: jobs.len(),
-            damaged: 0,
-            source_bytes: source_bytes(&jobs),
-            stored_bytes: stored_bytes(manifest),
-        });
+        return Ok(Sharded::of(&jobs, jobs.len(), 0, manifest));
     }
-    let mut planned: HashSet<String> = jobs.iter().map(|job| job.file.clone()).collect();
-    planned.extend(small.iter().cloned());
-    // Learned statistics of a model may lie beside its shards.
-    planned.extend([MANIFEST_FILE, LEARNED_FILE].map(str::to_owned));
+    let planned = planned_files(&jobs, &small);
     let is_ours = !matches!(before, OutputState::Other);
     let dir = OutDir::open(out, checkpoint.own_dir(), &planned, is_ours)?;
     let (mut journal, lines) = Journal::open::<_, JournalLine>(dir.path(), &identity)?;
@@ -111,19 +114,11 @@ pub fn resume(
     damaged += usize::from(matches!(before, OutputState::Unreadable));
     let found = results.iter().flatten().count();
 
-    let mut left: Vec<&ShardJob> = Vec::new();
-    let mut needed: u64 = 0;
-    let mut replaced: u64 = 0;
-    let mut done = total;
-    for (job, result) in jobs.iter().zip(&results) {
-        if result.is_none() {
-            left.push(job);
-            needed += job.len;
-            replaced += dir.len(&job.file);
-            done -= job.source_len;
-        }
-    }
-    let needed = needed.saturating_add(checkpoint.room()).saturating_sub(replaced);
+    let missing = jobs.iter().zip(&results).filter(|(_, result)| result.is_none());
+    let left: Vec<&ShardJob> = missing.map(|(job, _)| job).collect();
+    let new: u64 = left.iter().map(|job| job.len).sum();
+    let replaced: u64 = left.iter().map(|job| dir.len(&job.file)).sum();
+    let needed = new.saturating_add(checkpoint.room()).saturating_sub(replaced);
     if let Err(error) = dir.check_space(needed) {
         if found == 0 && damaged == 0 {
             journal.remove()?;
@@ -140,6 +135,7 @@ pub fn resume(
     for job in &left {
         dir.clear(&job.file)?;
     }
+    let done = total - left.iter().map(|job| job.source_len).sum::<u64>();
     let report = reporter(Progress { done, total }, progress);
     report(0);
     let pool = pool(options.threads)?;
@@ -160,13 +156,16 @@ pub fn resume(
         .map_err(|reason| ManifestError::Invalid { path: out.join(MANIFEST_FILE), reason })?;
     dir.write_small(MANIFEST_FILE, &json)?;
     journal.remove()?;
-    Ok(Sharded {
-        shards: jobs.len(),
-        found,
-        damaged,
-        source_bytes: source_bytes(&jobs),
-        stored_bytes: stored_bytes(&manifest),
-    })
+    Ok(Sharded::of(&jobs, found, damaged, &manifest))
+}
+
+/// Names of the files that the shards of these jobs may have, beside copies of small files.
+fn planned_files(jobs: &[ShardJob], small: &[String]) -> HashSet<String> {
+    let mut planned: HashSet<String> = jobs.iter().map(|job| job.file.clone()).collect();
+    planned.extend(small.iter().cloned());
+    // Learned statistics of a model may lie beside its shards.
+    planned.extend([MANIFEST_FILE, LEARNED_FILE].map(str::to_owned));
+    planned
 }
 
 /// The encoding of the shards in a directory, finished or begun; `None` if it has none.

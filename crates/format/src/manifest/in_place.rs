@@ -4,6 +4,7 @@ mod source;
 mod strange;
 
 use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
 
 use sws_kernels::Encoding;
 
@@ -38,68 +39,25 @@ impl Manifest {
         checkpoint: &dyn Checkpoint,
         naming: &dyn Naming,
     ) -> Result<Manifest, CheckpointError> {
-        let source = CheckpointTensors::new(checkpoint.files(), naming);
+        let stored = CheckpointTensors::new(checkpoint.files(), naming);
+        let in_place = InPlace { checkpoint, naming, stored: &stored };
         let mut pieces: BTreeMap<PieceId, Vec<(u16, Tensor)>> = BTreeMap::new();
         let mut count = 0;
         let limit = most_tensors(checkpoint.files());
-        for stored in &source.tensors {
-            if source.is_scales(stored) {
+        for first in &stored.tensors {
+            if stored.is_scales(first) {
                 continue;
             }
-            let file = &checkpoint.files()[stored.file as usize];
-            let path = || checkpoint.dir().join(&file.name);
-            let logical = match source.find(stored) {
-                CodesForm::Quantised(matrix) => matrix,
-                CodesForm::Misfit { name, shape, reason }
-                    if !matches!(naming.place(&name, &shape), Placement::Extra) =>
-                {
-                    let tensor = stored.tensor.name.clone();
-                    return Err(CheckpointError::Scales { path: path(), tensor, reason });
-                }
-                CodesForm::OtherGroups { name, shape, scales, found, said }
-                    if !matches!(naming.place(&name, &shape), Placement::Extra) =>
-                {
-                    let path = checkpoint.dir().join(CONFIG);
-                    let tensor = &scales.tensor.name;
-                    let shape = scales.tensor.shape.clone();
-                    let tensor = tensor.clone();
-                    return Err(CheckpointError::Groups { path, tensor, shape, found, said });
-                }
-                CodesForm::Plain | CodesForm::Misfit { .. } | CodesForm::OtherGroups { .. } => {
-                    source.plain(stored)
-                }
-            };
+            let logical = in_place.logical(first)?;
             let placement = naming.place(&logical.name, &logical.shape);
-            if placement == Placement::Extra
-                && let Some(strange) = strange(stored, &source, naming)
-            {
-                let path = path();
-                let tensor = stored.tensor.name.clone();
-                return Err(match strange {
-                    Strange::Codes(matrix) => CheckpointError::NotCodes { path, tensor, matrix },
-                    Strange::Inputs(matrix) => CheckpointError::Inputs { path, tensor, matrix },
-                    Strange::Adapter => CheckpointError::Adapter { path, tensor },
-                });
+            if placement == Placement::Extra {
+                in_place.check_extra(first)?;
             }
-            let experts = match placement {
-                Placement::Experts { transposed, .. } => {
-                    let experts = logical.stacked();
-                    if experts.is_none() || transposed && !logical.turns() {
-                        return Err(CheckpointError::NotStacked {
-                            path: path(),
-                            tensor: logical.name.clone(),
-                            shape: logical.shape.clone(),
-                        });
-                    }
-                    experts
-                }
-                Placement::Piece { .. } | Placement::Extra => None,
-            };
-            let transposed = matches!(placement, Placement::Experts { transposed: true, .. })
-                && logical.is_plain();
+            let experts = in_place.experts(first, &logical, placement)?;
             count += experts.unwrap_or(1) as usize;
             if count > limit {
-                return Err(CheckpointError::TooManyTensors { path: path(), limit });
+                let path = in_place.path(first);
+                return Err(CheckpointError::TooManyTensors { path, limit });
             }
             for index in 0..experts.unwrap_or(1) {
                 let (id, rank) = match placement {
@@ -108,38 +66,21 @@ impl Manifest {
                     Placement::Experts { layer, rank, .. } => (PieceId::expert(layer, index), rank),
                 };
                 let slice = experts.map(|count| Slice { index: index.into(), count: count.into() });
-                let mut tensor = logical.cut(id, slice, &file.name);
+                let mut tensor = logical.cut(id, slice, in_place.file(first));
                 // An expert's part with a name of its own is treated like any other tensor.
                 if let Some(name) = naming.name(&logical.name, experts.map(|_| index)) {
                     tensor.name = name;
                     tensor.slice = None;
                 }
-                if transposed {
+                let turned = matches!(placement, Placement::Experts { transposed: true, .. });
+                if turned && logical.is_plain() {
                     tensor.shape.reverse();
                     tensor.transposed = true;
                 }
                 pieces.entry(id).or_default().push((rank, tensor));
             }
         }
-
-        // Renaming can give two tensors of a piece the same name.
-        for tensors in pieces.values() {
-            let mut names = HashSet::with_capacity(tensors.len());
-            for (_, tensor) in tensors {
-                if !names.insert(&tensor.name) {
-                    return Err(CheckpointError::SameName {
-                        path: checkpoint.dir().join(&tensor.source),
-                        tensor: tensor.name.clone(),
-                    });
-                }
-            }
-        }
-        let mut sorted = Vec::with_capacity(pieces.len());
-        for (id, mut tensors) in pieces {
-            tensors.sort_by(|(a_rank, a), (b_rank, b)| (a_rank, &a.name).cmp(&(b_rank, &b.name)));
-            let tensors = tensors.into_iter().map(|(_, tensor)| tensor).collect();
-            sorted.push(Piece { id, tensors, stand_in: None });
-        }
+        check_names(&pieces, checkpoint)?;
         let files = checkpoint.files().iter();
         Ok(Manifest {
             model: ModelIdentity {
@@ -148,10 +89,112 @@ impl Manifest {
             },
             encoding: None,
             files: files.map(|f| FileEntry { path: f.name.clone(), len: f.len }).collect(),
-            pieces: sorted,
+            pieces: sorted(pieces),
             copies: Vec::new(),
         })
     }
+}
+
+/// A checkpoint that is read in place.
+struct InPlace<'a> {
+    checkpoint: &'a dyn Checkpoint,
+    naming: &'a dyn Naming,
+    stored: &'a CheckpointTensors<'a>,
+}
+
+impl<'a> InPlace<'a> {
+    /// Name of the file of a tensor.
+    fn file(&self, first: &StoredTensor<'a>) -> &'a str {
+        &self.checkpoint.files()[first.file as usize].name
+    }
+
+    fn path(&self, first: &StoredTensor<'a>) -> PathBuf {
+        self.checkpoint.dir().join(self.file(first))
+    }
+
+    /// The tensor of the model that begins with this one.
+    fn logical(&self, first: &StoredTensor<'a>) -> Result<Logical<'a>, CheckpointError> {
+        let is_placed =
+            |name: &str, shape: &[u64]| !matches!(self.naming.place(name, shape), Placement::Extra);
+        match self.stored.find(first) {
+            CodesForm::Quantised(matrix) => Ok(matrix),
+            CodesForm::Misfit { name, shape, reason } if is_placed(&name, &shape) => {
+                let tensor = first.tensor.name.clone();
+                Err(CheckpointError::Scales { path: self.path(first), tensor, reason })
+            }
+            CodesForm::OtherGroups { name, shape, scales, found, said }
+                if is_placed(&name, &shape) =>
+            {
+                let path = self.checkpoint.dir().join(CONFIG);
+                let HeaderTensor { name, shape, .. } = scales.tensor;
+                let (tensor, shape) = (name.clone(), shape.clone());
+                Err(CheckpointError::Groups { path, tensor, shape, found, said })
+            }
+            CodesForm::Plain | CodesForm::Misfit { .. } | CodesForm::OtherGroups { .. } => {
+                Ok(self.stored.plain(first))
+            }
+        }
+    }
+
+    /// Refuses a tensor without a place in the model that changes its numbers.
+    fn check_extra(&self, first: &StoredTensor<'a>) -> Result<(), CheckpointError> {
+        let Some(strange) = strange(first, self.stored, self.naming) else { return Ok(()) };
+        let path = self.path(first);
+        let tensor = first.tensor.name.clone();
+        Err(match strange {
+            Strange::Codes(matrix) => CheckpointError::NotCodes { path, tensor, matrix },
+            Strange::Inputs(matrix) => CheckpointError::Inputs { path, tensor, matrix },
+            Strange::Adapter => CheckpointError::Adapter { path, tensor },
+        })
+    }
+
+    /// Number of experts that the tensor stacks; `None` if it is placed as a whole.
+    fn experts(
+        &self,
+        first: &StoredTensor<'a>,
+        logical: &Logical<'a>,
+        placement: Placement,
+    ) -> Result<Option<u32>, CheckpointError> {
+        let Placement::Experts { transposed, .. } = placement else { return Ok(None) };
+        match logical.stacked() {
+            Some(experts) if !transposed || logical.turns() => Ok(Some(experts)),
+            _ => Err(CheckpointError::NotStacked {
+                path: self.path(first),
+                tensor: logical.name.clone(),
+                shape: logical.shape.clone(),
+            }),
+        }
+    }
+}
+
+/// Refuses tensors of a piece with the same name, which renaming can give them.
+fn check_names(
+    pieces: &BTreeMap<PieceId, Vec<(u16, Tensor)>>,
+    checkpoint: &dyn Checkpoint,
+) -> Result<(), CheckpointError> {
+    for tensors in pieces.values() {
+        let mut names = HashSet::with_capacity(tensors.len());
+        for (_, tensor) in tensors {
+            if !names.insert(&tensor.name) {
+                return Err(CheckpointError::SameName {
+                    path: checkpoint.dir().join(&tensor.source),
+                    tensor: tensor.name.clone(),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The pieces, with their tensors by rank and name.
+fn sorted(pieces: BTreeMap<PieceId, Vec<(u16, Tensor)>>) -> Vec<Piece> {
+    let mut sorted = Vec::with_capacity(pieces.len());
+    for (id, mut tensors) in pieces {
+        tensors.sort_by(|(a_rank, a), (b_rank, b)| (a_rank, &a.name).cmp(&(b_rank, &b.name)));
+        let tensors = tensors.into_iter().map(|(_, tensor)| tensor).collect();
+        sorted.push(Piece { id, tensors, stand_in: None });
+    }
+    sorted
 }
 
 /// Largest number of tensors in the manifest of these files. A header of a hundred bytes can stack
