@@ -4,8 +4,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use serde::Serialize;
 use sws::{End, Generated, Model, NEW_TOKENS, Needs, TextCodec};
 use sws_engine::{Gauge, Metrics, PlanError, peak_memory};
@@ -40,6 +41,49 @@ enum PromptOutcome {
     },
 }
 
+impl PromptOutcome {
+    fn of(line: usize, made: sws::Result<Generated>, seed: Option<u64>, arithmetic: u32) -> Self {
+        match made {
+            Ok(Generated { tokens, text, end, .. }) => {
+                PromptOutcome::Made { line, tokens, text, end, seed, sampler: SAMPLER, arithmetic }
+            }
+            Err(error) => PromptOutcome::Failed { line, error: error.to_string() },
+        }
+    }
+}
+
+/// Counts of the texts that were printed.
+#[derive(Debug, Default)]
+struct PrintedTexts {
+    all: usize,
+    failed: usize,
+    /// True if one was cancelled.
+    is_interrupted: bool,
+    /// New tokens.
+    tokens: usize,
+}
+
+impl PrintedTexts {
+    fn count(&mut self, made: &sws::Result<Generated>) {
+        self.all += 1;
+        match made {
+            Ok(made) => {
+                self.tokens += made.tokens.len();
+                self.is_interrupted |= made.end == End::Cancelled;
+            }
+            Err(_) => self.failed += 1,
+        }
+    }
+
+    fn exit_code(&self) -> ExitCode {
+        ExitCode::from(match () {
+            () if self.is_interrupted => INTERRUPTED,
+            () if self.failed > 0 => REFUSED,
+            () => 0,
+        })
+    }
+}
+
 pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
     let threads = limits::threads(args.model.threads)?;
     let model = model::open_to_run(&args.model)?;
@@ -64,15 +108,7 @@ pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
     let needs =
         Needs { positions, texts, heap: texts as u64 * structure.heap(), ..Needs::default() };
     let loader = loader.needs(needs).text(text).threads(&threads);
-    let mut running = match model::load(loader, &interrupt) {
-        Ok(running) => running,
-        Err(e) => match e.downcast_ref() {
-            Some(sws::Error::Model { cause, .. }) if texts > 1 && cause.is::<PlanError>() => {
-                bail!("{e}; --parallel {texts} is for so many texts at a time, and fewer need less")
-            }
-            _ => return Err(e),
-        },
-    };
+    let mut running = model::load(loader, &interrupt).map_err(|e| with_parallel(e, texts))?;
 
     let gauge = running.gauge();
     let live = RefCell::new(Live::new(gauge.clone(), false));
@@ -94,47 +130,55 @@ pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
         }
     });
     let mut ended = BTreeMap::new();
-    let mut shown = 0;
-    let mut new = 0;
-    let mut failed = 0;
-    let mut cancelled = false;
+    let mut printed = PrintedTexts::default();
     for (number, made) in texts {
         ended.insert(number, made);
-        while let Some(made) = ended.remove(&shown) {
-            let line = lines[shown];
-            let outcome = match made {
-                Ok(Generated { tokens, text, end, .. }) => {
-                    new += tokens.len();
-                    cancelled |= end == End::Cancelled;
-                    PromptOutcome::Made {
-                        line,
-                        tokens,
-                        text,
-                        end,
-                        seed,
-                        sampler: SAMPLER,
-                        arithmetic,
-                    }
-                }
-                Err(error) => {
-                    failed += 1;
-                    PromptOutcome::Failed { line, error: error.to_string() }
-                }
-            };
+        while let Some(made) = ended.remove(&printed.all) {
+            let line = lines[printed.all];
+            printed.count(&made);
+            let outcome = PromptOutcome::of(line, made, seed, arithmetic);
             live.borrow_mut().clear();
             print(&(serde_json::to_string(&outcome)? + "\n"))?;
-            shown += 1;
         }
     }
     live.borrow_mut().clear();
-    let seconds = (clock.now() - started).as_secs_f64();
-    let streamed = match (before, gauge) {
+    let time = clock.now() - started;
+    let metrics = match (before, gauge) {
         (Some(before), Some(gauge)) if running.plan().is_some() => {
-            let metrics = Metrics::between(&before, &gauge.read());
+            Some(Metrics::between(&before, &gauge.read()))
+        }
+        _ => None,
+    };
+    note_totals(&printed, read, time, metrics.as_ref(), seed);
+    Ok(printed.exit_code())
+}
+
+/// The failure to load a model, with a remedy if it is for so many texts at a time.
+fn with_parallel(error: anyhow::Error, texts: usize) -> anyhow::Error {
+    match error.downcast_ref() {
+        Some(sws::Error::Model { cause, .. }) if texts > 1 && cause.is::<PlanError>() => anyhow!(
+            "{error}; --parallel {texts} is for so many texts at a time, and fewer need less"
+        ),
+        _ => error,
+    }
+}
+
+/// Notes counts and speed of all texts. `read` is the number of tokens of their prompts.
+fn note_totals(
+    printed: &PrintedTexts,
+    read: usize,
+    time: Duration,
+    metrics: Option<&Metrics>,
+    seed: Option<u64>,
+) {
+    let &PrintedTexts { all, failed, is_interrupted, tokens } = printed;
+    let seconds = time.as_secs_f64();
+    let streamed = match metrics {
+        Some(metrics) => {
             let bytes: f64 = metrics.bytes_per_token.values().sum();
             format!(" ({} read a token)", size(bytes as u64))
         }
-        _ => String::new(),
+        None => String::new(),
     };
     let memory = match peak_memory() {
         Some(bytes) => format!(", peak memory {}", size(bytes)),
@@ -145,19 +189,14 @@ pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
         None => String::new(),
     };
     note!(
-        "\nsws: {}: {read} prompt tokens and {new} new in {seconds:.1} s, {:.1} tok/s{streamed}{memory}{with_seed}{}",
-        count(shown, "text"),
-        (read + new) as f64 / seconds.max(1e-9),
-        if cancelled { "; interrupted" } else { "" },
+        "\nsws: {}: {read} prompt tokens and {tokens} new in {seconds:.1} s, {:.1} tok/s{streamed}{memory}{with_seed}{}",
+        count(all, "text"),
+        (read + tokens) as f64 / seconds.max(1e-9),
+        if is_interrupted { "; interrupted" } else { "" },
     );
     if failed > 0 {
         note!("sws: {} failed; see `error` in the output", count(failed, "text"));
     }
-    Ok(ExitCode::from(match () {
-        () if cancelled => INTERRUPTED,
-        () if failed > 0 => REFUSED,
-        () => 0,
-    }))
 }
 
 /// The tokens of a prompt that the model can continue.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Error, bail};
 use serde::Serialize;
 use std::sync::Mutex;
-use sws::draft::{path, trainer};
+use sws::draft::{Trainer, path, trainer};
 use sws_cache::SavedTensors;
 use sws_cache::fit::{Fit, FitSequences as FitTo, Fitted};
 use sws_draft::{
@@ -88,68 +88,13 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
     if sequences.len() < 2 {
         bail!("there is one sequence, and one is held out; record more with `sws run --record`");
     }
-    let last = HELD_OUT.min(sequences.len()) - 1;
-    let mut learned_from = Vec::new();
-    let mut held_out = Vec::new();
-    for (number, sequence) in sequences.into_iter().enumerate() {
-        match number % HELD_OUT == last {
-            true => held_out.push(sequence),
-            false => learned_from.push(sequence),
-        }
-    }
-
+    let sequences = DividedSequences::of(sequences);
     let shape = recorded.shape.clone();
     let rank = usize::from(args.rank);
-    let vocab = recorded.model.spec().vocab.min(MOST_TOKENS);
-    let wanted = DraftSize { rank, tokens: vocab.next_multiple_of(4), distances: DEPTH };
-    let limit = limit_of(args.size).min(wanted.bytes(&shape));
-    let draft_size = match DraftSize::within(limit, &shape, rank, vocab) {
-        Some(size) if size.rank == rank => size,
-        _ => bail!("a draft of rank {rank} does not fit into {}; lower --rank", size(limit as u64)),
-    };
-
-    let places = shape.layers.len();
+    let draft_size = draft_size(args, &recorded)?;
     let mut learned = Learned::new(&shape, rank);
-    let mut rows = Vec::new();
-    let mut jobs: Vec<(usize, bool)> = Vec::new();
-    for place in 0..places {
-        jobs.push((place, false));
-        if place + 1 < places {
-            jobs.push((place, true));
-        }
-    }
-    let meter = ProgressMeter::of("training", ProgressUnit::Tokens);
-    let total = jobs.len() * usize::from(args.epochs) * tokens(&learned_from);
-    let done = Mutex::new(0);
-    for (place, attended) in jobs {
-        let training = Training {
-            inputs: shape.hidden + shape.experts,
-            targets: if attended { DEPTH.min(places - 1 - place) } else { 1 },
-            experts: shape.experts,
-            rank,
-            epochs: args.epochs.into(),
-            seed: args.seed,
-        };
-        let samples =
-            collect(&mut recorded, &learned_from, &training, (place, attended), &interrupt)?;
-        let held = collect(&mut recorded, &held_out, &training, (place, attended), &interrupt)?;
-        let batches = samples.rows_of(&training);
-        let mut step = || {
-            let mut done = done.lock().expect("no holder panics");
-            *done += 256.min(batches);
-            meter.show(Progress { done: (*done).min(total) as u64, total: total as u64 });
-            !interrupt.is_requested()
-        };
-        let trained = train(&training, &samples, &held, &mut step).map_err(Error::from_boxed)?;
-        let Some(Trained { down, targets, losses }) = trained else {
-            return Err(stopped());
-        };
-        learned.set_correction(&shape, place, attended, &down, &targets);
-        let [loss_before, loss_after] = losses;
-        let layer = shape.layers[place];
-        rows.push(TrainRow { layer, entering: !attended, loss_before, loss_after });
-    }
-    meter.finish();
+    let rows = train_corrections(train, args, &mut recorded, &sequences, &mut learned, &interrupt)?;
+    let DividedSequences { learned_from, held_out } = sequences;
 
     let mut draft = MicroDraftModel::with(shape.clone(), draft_size, learned.clone());
     follow_all(&mut draft, &mut recorded, &learned_from, &interrupt)?;
@@ -192,6 +137,95 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
         },
     };
     print_report(args.json, &report, TrainReport::text)
+}
+
+/// The sequences from which a draft is learned, and those on which it is judged.
+struct DividedSequences {
+    learned_from: Vec<RecordedSequence>,
+    held_out: Vec<RecordedSequence>,
+}
+
+impl DividedSequences {
+    fn of(sequences: Vec<RecordedSequence>) -> DividedSequences {
+        let last = HELD_OUT.min(sequences.len()) - 1;
+        let mut learned_from = Vec::new();
+        let mut held_out = Vec::new();
+        for (number, sequence) in sequences.into_iter().enumerate() {
+            match number % HELD_OUT == last {
+                true => held_out.push(sequence),
+                false => learned_from.push(sequence),
+            }
+        }
+        DividedSequences { learned_from, held_out }
+    }
+}
+
+/// The size of a draft of the rank that is asked for.
+fn draft_size(args: &args::DraftTrain, recorded: &DraftInput) -> anyhow::Result<DraftSize> {
+    let shape = &recorded.shape;
+    let rank = usize::from(args.rank);
+    let vocab = recorded.model.spec().vocab.min(MOST_TOKENS);
+    let wanted = DraftSize { rank, tokens: vocab.next_multiple_of(4), distances: DEPTH };
+    let limit = limit_of(args.size).min(wanted.bytes(shape));
+    match DraftSize::within(limit, shape, rank, vocab) {
+        Some(size) if size.rank == rank => Ok(size),
+        _ => bail!("a draft of rank {rank} does not fit into {}; lower --rank", size(limit as u64)),
+    }
+}
+
+/// Trains the corrections of all states of all layers, each after its forecasts, and returns what they
+/// lost before and after.
+fn train_corrections(
+    train: Trainer,
+    args: &args::DraftTrain,
+    recorded: &mut DraftInput,
+    sequences: &DividedSequences,
+    learned: &mut Learned,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Vec<TrainRow>> {
+    let DividedSequences { learned_from, held_out } = sequences;
+    let shape = recorded.shape.clone();
+    let places = shape.layers.len();
+    let mut rows = Vec::new();
+    let mut jobs: Vec<(usize, bool)> = Vec::new();
+    for place in 0..places {
+        jobs.push((place, false));
+        if place + 1 < places {
+            jobs.push((place, true));
+        }
+    }
+    let meter = ProgressMeter::of("training", ProgressUnit::Tokens);
+    let total = jobs.len() * usize::from(args.epochs) * tokens(learned_from);
+    let done = Mutex::new(0);
+    for (place, attended) in jobs {
+        let training = Training {
+            inputs: shape.hidden + shape.experts,
+            targets: if attended { DEPTH.min(places - 1 - place) } else { 1 },
+            experts: shape.experts,
+            rank: args.rank.into(),
+            epochs: args.epochs.into(),
+            seed: args.seed,
+        };
+        let samples = collect(recorded, learned_from, &training, (place, attended), interrupt)?;
+        let held = collect(recorded, held_out, &training, (place, attended), interrupt)?;
+        let batches = samples.rows_of(&training);
+        let mut step = || {
+            let mut done = done.lock().expect("no holder panics");
+            *done += 256.min(batches);
+            meter.show(Progress { done: (*done).min(total) as u64, total: total as u64 });
+            !interrupt.is_requested()
+        };
+        let trained = train(&training, &samples, &held, &mut step).map_err(Error::from_boxed)?;
+        let Some(Trained { down, targets, losses }) = trained else {
+            return Err(stopped());
+        };
+        learned.set_correction(&shape, place, attended, &down, &targets);
+        let [loss_before, loss_after] = losses;
+        let layer = shape.layers[place];
+        rows.push(TrainRow { layer, entering: !attended, loss_before, loss_after });
+    }
+    meter.finish();
+    Ok(rows)
 }
 
 /// Fits the correction of evictions to all recordings, in their order.
