@@ -8,7 +8,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as Type
 from gguf.quants import dequantize
 
 BLOCKS = 256
-NAMES = "Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S MXFP4"
+NAMES = "Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S TQ1_0 TQ2_0 MXFP4 NVFP4"
 
 
 def random(count):
@@ -32,5 +32,5 @@ for name in NAMES.split():
     with np.errstate(all="ignore"):
         numbers = dequantize(random(BLOCKS * size).reshape(1, -1), Type[name]).reshape(-1)
     bits = np.where(np.isnan(numbers), np.uint32(0x7FC00000), numbers.view(np.uint32))
-    label = "mxfp4_gguf" if name == "MXFP4" else name.lower()
+    label = name.lower() + ("_gguf" if name in ("MXFP4", "NVFP4") else "")
     print(f'        ("{label}", "{fnv(bits):016x}"),')

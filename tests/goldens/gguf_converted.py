@@ -120,6 +120,12 @@ FILES = {
         {"apply_mla_qkv_lora_rescale": True, "scoring_func": "sigmoid"},
     ),
     "exaone-moe": ("exaone_moe", {}, {}),
+    # Rows of whole blocks.
+    "qwen3moe": (
+        "qwen3_moe_nvfp4",
+        {"head_dim": 32, "hidden_size": 64, "moe_intermediate_size": 64, "num_experts": 4, "num_experts_per_tok": 2},
+        {},
+    ),
 }
 
 

@@ -94,8 +94,14 @@ pub enum Dtype {
     IQ3_XXS,
     /// See [`GgufBlocks::Iq3S`].
     IQ3_S,
+    /// See [`GgufBlocks::Tq1_0`].
+    TQ1_0,
+    /// See [`GgufBlocks::Tq2_0`].
+    TQ2_0,
     /// See [`GgufBlocks::Mxfp4`].
     MXFP4,
+    /// See [`GgufBlocks::Nvfp4`].
+    NVFP4,
 }
 
 impl Dtype {
@@ -132,7 +138,10 @@ impl Dtype {
             Dtype::IQ2_S => Some(GgufBlocks::Iq2S),
             Dtype::IQ3_XXS => Some(GgufBlocks::Iq3Xxs),
             Dtype::IQ3_S => Some(GgufBlocks::Iq3S),
+            Dtype::TQ1_0 => Some(GgufBlocks::Tq1_0),
+            Dtype::TQ2_0 => Some(GgufBlocks::Tq2_0),
             Dtype::MXFP4 => Some(GgufBlocks::Mxfp4),
+            Dtype::NVFP4 => Some(GgufBlocks::Nvfp4),
             _ => None,
         }
     }
@@ -141,10 +150,10 @@ impl Dtype {
     pub const fn bits(self) -> u64 {
         use Dtype::*;
         match self {
-            IQ1_S | IQ1_M => 1,
-            Q2_K | IQ2_XXS | IQ2_XS | IQ2_S => 2,
+            IQ1_S | IQ1_M | TQ1_0 => 1,
+            Q2_K | IQ2_XXS | IQ2_XS | IQ2_S | TQ2_0 => 2,
             Q3_K | IQ3_XXS | IQ3_S => 3,
-            F4 | Q4_0 | Q4_1 | Q4_K | IQ4_NL | IQ4_XS | MXFP4 => 4,
+            F4 | Q4_0 | Q4_1 | Q4_K | IQ4_NL | IQ4_XS | MXFP4 | NVFP4 => 4,
             Q5_0 | Q5_1 | Q5_K => 5,
             F6_E2M3 | F6_E3M2 | Q6_K => 6,
             BOOL | U8 | I8 | F8_E5M2 | F8_E4M3 | F8_E8M0 | F8_E4M3FNUZ | F8_E5M2FNUZ | Q8_0 => 8,

@@ -61,7 +61,7 @@ pub enum GgufError {
     Alignment(String),
     /// The type of a tensor does not exist in the format.
     #[error(
-        "holds the tensor `{tensor}` in a format without a name, number {kind}; take a file of this model in one of F32, F16, BF16, Q8_0, Q4_0 to Q5_1, Q2_K to Q6_K, IQ1_S to IQ4_XS and MXFP4"
+        "holds the tensor `{tensor}` in a format without a name, number {kind}; take a file of this model in one of F32, F16, BF16, Q8_0, Q4_0 to Q5_1, Q2_K to Q6_K, IQ1_S to IQ4_XS, TQ1_0, TQ2_0, MXFP4 and NVFP4"
     )]
     UnknownType {
         tensor: String,
@@ -70,7 +70,7 @@ pub enum GgufError {
     },
     /// The type of a tensor is known, but not supported.
     #[error(
-        "holds the tensor `{tensor}` in {kind}, which is not supported; take a file of this model in one of F32, F16, BF16, Q8_0, Q4_0 to Q5_1, Q2_K to Q6_K, IQ1_S to IQ4_XS and MXFP4"
+        "holds the tensor `{tensor}` in {kind}, which is not supported; take a file of this model in one of F32, F16, BF16, Q8_0, Q4_0 to Q5_1, Q2_K to Q6_K, IQ1_S to IQ4_XS, TQ1_0, TQ2_0, MXFP4 and NVFP4"
     )]
     Type {
         tensor: String,

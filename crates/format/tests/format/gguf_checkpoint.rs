@@ -192,3 +192,73 @@ fn a_header_that_changes_is_noticed() {
     let error = opened.read_small("header.gguf").unwrap_err().to_string();
     assert!(error.contains("m.gguf` is not what it was"), "{error}");
 }
+
+/// The manifest of a file with these tensors: names, numbers of types, shapes and bytes.
+fn in_place(tensors: &[(&str, u32, &[u64], usize)]) -> Result<Manifest, String> {
+    let mut file = GgufFile::default();
+    file.key("general.architecture", "toy".into());
+    for &(name, kind, shape, len) in tensors {
+        file.tensor(name, kind, shape, vec![1; len]);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    file.write(&dir.path().join("m.gguf"));
+    let opened = open_checkpoint(dir.path(), None).unwrap();
+    Manifest::in_place(&*opened, &Toy).map_err(|error| error.to_string())
+}
+
+#[test]
+fn blocks_of_nvfp4_have_a_number_in_another_tensor() {
+    let manifest = in_place(&[
+        ("0.0.up.weight", 40, &[3, 64], 108),
+        ("0.0.up.scale", 0, &[1], 4),
+        ("0.0.down.weight", 40, &[1, 64], 36),
+        ("1.stack.weight", 40, &[2, 3, 128], 432),
+        ("1.stack.scale", 0, &[2], 8),
+        ("2.ffn_down_exps.weight", 40, &[2, 1, 64], 72),
+        ("2.ffn_down_exps.scale", 0, &[2], 8),
+        // As in Gemma 4, whose router has factors of what experts return.
+        ("3.ffn_down_exps.weight", 40, &[2, 1, 64], 72),
+        ("3.ffn_down_exps.scale", 0, &[2], 8),
+        ("3.ffn_gate_inp.scale", 0, &[4], 16),
+    ]);
+    let manifest = manifest.unwrap();
+    let tensors = manifest.pieces.iter().flat_map(|piece| &piece.tensors);
+    let found: Vec<_> = tensors
+        .map(|tensor| {
+            let lengths: Vec<u64> = tensor.parts.iter().map(|part| part.len).collect();
+            (tensor.name.as_str(), tensor.encoding.unwrap().name(), lengths)
+        })
+        .collect();
+    #[rustfmt::skip]
+    assert_eq!(found, [
+        ("0.0.up.weight", "nvfp4_gguf_scaled", vec![108, 4]),
+        ("0.0.down.weight", "nvfp4_gguf", vec![36]),
+        ("1.stack.weight", "nvfp4_gguf_scaled", vec![216, 4]),
+        ("1.stack.weight", "nvfp4_gguf_scaled", vec![216, 4]),
+        ("2.ffn_down_exps.weight", "nvfp4_gguf_scaled", vec![72, 8]),
+        ("3.ffn_down_exps.scale", "f32", vec![8]),
+        ("3.ffn_down_exps.weight", "nvfp4_gguf", vec![72]),
+        ("3.ffn_gate_inp.scale", "f32", vec![16]),
+    ]);
+}
+
+#[test]
+fn numbers_of_nvfp4_that_do_not_fit_are_refused() {
+    type Tensor = (&'static str, u32, &'static [u64], usize);
+    #[rustfmt::skip]
+    let cases: &[([Tensor; 2], &str)] = &[
+        ([("0.0.up.weight", 40, &[3, 64], 108), ("0.0.up.scale", 0, &[3], 12)], "`0.0.up.scale`, as F32 of shape [3], does not fit"),
+        ([("0.0.up.weight", 40, &[3, 64], 108), ("0.0.up.scale", 1, &[1], 2)], "`0.0.up.scale`, as F16 of shape [1], does not fit"),
+        ([("0.0.up.weight", 40, &[64], 36), ("0.0.up.scale", 0, &[1], 4)], "`0.0.up.scale`, as F32 of shape [1], does not fit"),
+        ([("1.stack.weight", 40, &[2, 3, 64], 216), ("1.stack.scale", 0, &[1], 4)], "`1.stack.scale`, as F32 of shape [1], does not fit"),
+        ([("1.stack.weight", 40, &[2, 3, 64], 216), ("1.stack.scale", 0, &[2, 3], 24)], "`1.stack.scale`, as F32 of shape [2, 3], does not fit"),
+        ([("1.stack.weight", 40, &[2, 2, 3, 64], 432), ("1.stack.scale", 0, &[2, 2], 16)], "`1.stack.scale`, as F32 of shape [2, 2], does not fit"),
+        // Blocks without a number of their own.
+        ([("0.0.up.weight", 8, &[3, 64], 204), ("0.0.up.scale", 0, &[1], 4)], "`0.0.up.scale`"),
+    ];
+    for (tensors, words) in cases {
+        let error = in_place(tensors).unwrap_err();
+        assert!(error.contains("m.gguf") && error.contains(words), "{error}");
+        assert!(!error.contains('\n'), "{error}");
+    }
+}

@@ -158,7 +158,7 @@ fn hostile_headers() {
         ("half a block", tensor("x", 8, &[2, 48], None), "`x` has a shape that cannot be stored"),
         ("half a block of 256", tensor("x", 12, &[2, 384], None), "`x` has a shape that cannot be stored"),
         ("a scalar of blocks", tensor("x", 8, &[], None), "`x` has a shape that cannot be stored"),
-        ("a type that is not read", tensor("x", 34, &[256], None), "`x` in TQ1_0, which is not supported; take a file"),
+        ("a type that is not read", tensor("x", 41, &[256], None), "`x` in Q1_0, which is not supported; take a file"),
         ("a type without a name", tensor("x", 4, &[4], None), "`x` in a format without a name, number 4; take a file"),
         ("an odd offset", tensor("x", 0, &[4], Some(200)), "`x` does not start at a multiple"),
         ("a far offset", tensor("x", 0, &[4], Some(1 << 40)), "`x` reaches beyond the end"),

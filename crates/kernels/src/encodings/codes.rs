@@ -65,7 +65,7 @@ pub(super) fn code(m: &Matrix, row: usize, col: usize) -> u8 {
     match m.encoding() {
         Encoding::Q4 => q::reference::q4_code(m, row, col),
         Encoding::Int4(_) => int4::reference::code(m, row, col),
-        Encoding::Nvfp4(_) => nvfp4::reference::code(m, row, col),
+        Encoding::Nvfp4(scale) => nvfp4::reference::code(scale, m, row, col),
         Encoding::Gguf(format) => gguf::reference::code_at(format, m, row, col),
         _ => unreachable!("an encoding without codes"),
     }

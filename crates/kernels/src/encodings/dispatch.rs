@@ -99,7 +99,8 @@ fn for_fp7<S: EncodingSimd>(s: S, scales: Fp8Scales, code: impl ForDecoder<S>) {
 #[inline(always)]
 pub(crate) fn for_coded<S: EncodingSimd>(s: S, encoding: Encoding, code: impl ForCoded<S>) {
     use gguf::blocks::{self, Blocks};
-    use gguf::{coded, quarters};
+    use gguf::nvfp4::{Number, Nvfp4, One};
+    use gguf::{coded, quarters, ternary};
     use int4::coded::{Pairs, Symmetric, Zeros};
     match encoding {
         Encoding::Q4 => code.run::<q::coded::Q4>(s),
@@ -113,6 +114,7 @@ pub(crate) fn for_coded<S: EncodingSimd>(s: S, encoding: Encoding, code: impl Fo
         },
         Encoding::Nvfp4(Nvfp4Scale::Times) => code.run::<Pairs<S, nvfp4::coded::Times>>(s),
         Encoding::Nvfp4(Nvfp4Scale::Divided) => code.run::<Pairs<S, nvfp4::coded::Divided>>(s),
+        Encoding::Nvfp4(Nvfp4Scale::OfBlocks) => code.run::<Nvfp4<S, Number>>(s),
         Encoding::Gguf(format) => match format {
             GgufBlocks::Q4_0 => code.run::<Blocks<S, blocks::Q4_0>>(s),
             GgufBlocks::Q4_1 => code.run::<Blocks<S, blocks::Q4_1>>(s),
@@ -132,6 +134,9 @@ pub(crate) fn for_coded<S: EncodingSimd>(s: S, encoding: Encoding, code: impl Fo
             GgufBlocks::Iq2S => code.run::<coded::Iq2S<S>>(s),
             GgufBlocks::Iq3Xxs => code.run::<coded::Iq3Xxs<S>>(s),
             GgufBlocks::Iq3S => code.run::<coded::Iq3S<S>>(s),
+            GgufBlocks::Tq1_0 => code.run::<ternary::Tq1_0>(s),
+            GgufBlocks::Tq2_0 => code.run::<quarters::Tq2_0>(s),
+            GgufBlocks::Nvfp4 => code.run::<Nvfp4<S, One>>(s),
             GgufBlocks::Q8_0 | GgufBlocks::Mxfp4 => unreachable!("a format without codes"),
         },
         _ => unreachable!("an encoding without codes"),
@@ -167,6 +172,7 @@ pub(crate) fn for_eights<N: Integers>(n: N, encoding: Encoding, code: impl ForEi
             GgufBlocks::Q6K => code.run::<blocks::Q6K>(n),
             GgufBlocks::Iq4Nl => code.run::<blocks::Iq4Nl>(n),
             GgufBlocks::Iq4Xs => code.run::<blocks::Iq4Xs>(n),
+            GgufBlocks::Tq2_0 => code.run::<blocks::Tq2_0>(n),
             GgufBlocks::Mxfp4 => code.run::<blocks::Mxfp4>(n),
             _ => unreachable!("a format without a form"),
         },

@@ -43,7 +43,7 @@ pub enum Encoding {
 
 impl Encoding {
     /// Every encoding, in the order in which tables list them.
-    pub const ALL: [Encoding; 56] = [
+    pub const ALL: [Encoding; 60] = [
         Encoding::F32,
         Encoding::F16,
         Encoding::Bf16,
@@ -74,7 +74,10 @@ impl Encoding {
         Encoding::Gguf(GgufBlocks::Iq2S),
         Encoding::Gguf(GgufBlocks::Iq3Xxs),
         Encoding::Gguf(GgufBlocks::Iq3S),
+        Encoding::Gguf(GgufBlocks::Tq1_0),
+        Encoding::Gguf(GgufBlocks::Tq2_0),
         Encoding::Gguf(GgufBlocks::Mxfp4),
+        Encoding::Gguf(GgufBlocks::Nvfp4),
         Encoding::Fp8(Fp8Scales::SquaresBf16),
         Encoding::Fp8(Fp8Scales::SquaresE8m0),
         Encoding::Fp8(Fp8Scales::Rows),
@@ -92,6 +95,7 @@ impl Encoding {
         Encoding::Int4(Int4Groups::ActOrder(ZerosGroup::Of128)),
         Encoding::Nvfp4(Nvfp4Scale::Times),
         Encoding::Nvfp4(Nvfp4Scale::Divided),
+        Encoding::Nvfp4(Nvfp4Scale::OfBlocks),
         Encoding::Fp7(Fp8Scales::Squares),
         Encoding::Fp7(Fp8Scales::SquaresBf16),
         Encoding::Fp7(Fp8Scales::SquaresE8m0),
@@ -181,6 +185,8 @@ pub enum Nvfp4Scale {
     Times,
     /// It divides them.
     Divided,
+    /// It is a factor of the scales in [blocks](GgufBlocks::Nvfp4).
+    OfBlocks,
 }
 
 /// Format of a matrix whose rows are runs of blocks: codes, together with the scales that they
@@ -225,14 +231,21 @@ pub enum GgufBlocks {
     Iq3Xxs,
     /// One of 512 codebook entries for 4 weights, eight signs for 8; scales of four bits for 32 weights.
     Iq3S,
+    /// -1, 0 or 1, five of them in a byte, and a scale for 256 weights.
+    Tq1_0,
+    /// Two bits and a scale for 256 weights.
+    Tq2_0,
     /// e2m1 in blocks of 32 with an e8m0 scale, in another order than
     /// [`Encoding::Mxfp4`].
     Mxfp4,
+    /// e2m1 with an e4m3 scale without a sign for 16 weights, in another order than
+    /// [`Encoding::Nvfp4`].
+    Nvfp4,
 }
 
 impl GgufBlocks {
     /// Every format, in the order in which tables list them.
-    pub const ALL: [GgufBlocks; 20] = [
+    pub const ALL: [GgufBlocks; 23] = [
         GgufBlocks::Q4_0,
         GgufBlocks::Q4_1,
         GgufBlocks::Q5_0,
@@ -252,6 +265,9 @@ impl GgufBlocks {
         GgufBlocks::Iq2S,
         GgufBlocks::Iq3Xxs,
         GgufBlocks::Iq3S,
+        GgufBlocks::Tq1_0,
+        GgufBlocks::Tq2_0,
         GgufBlocks::Mxfp4,
+        GgufBlocks::Nvfp4,
     ];
 }

@@ -24,6 +24,19 @@ pub(crate) trait Bytes: Copy {
     /// Reads 16 bytes for each half: their low nibbles, then their high ones. Bits above those are any
     /// others.
     unsafe fn load_halved(self, first: *const u8, second: *const u8) -> Self::B;
+    /// Reads 8 bytes for each quarter: their low nibbles, then their high ones. Bits above those are any
+    /// others.
+    #[inline(always)]
+    unsafe fn load_eighths(self, p: *const u8) -> Self::B {
+        let mut eights = [0; 8];
+        for quarter in 0..4 {
+            // SAFETY: by the contract of the trait.
+            let read = u64::from_le(unsafe { p.cast::<u64>().add(quarter).read_unaligned() });
+            eights[2 * quarter] = read;
+            eights[2 * quarter + 1] = read >> 4;
+        }
+        self.of_eights(eights)
+    }
     /// Eight bytes from each of these, the lowest first.
     fn of_eights(self, eights: [u64; 8]) -> Self::B;
     /// Shifts each two bytes right as a number of 16 bits.
@@ -171,6 +184,15 @@ mod x86 {
             }
         }
         #[inline(always)]
+        unsafe fn load_eighths(self, p: *const u8) -> Self::B {
+            allowed! {
+                let read = _mm512_castsi256_si512(_mm256_loadu_si256(p.cast()));
+                let twice = _mm512_set_epi64(3, 3, 2, 2, 1, 1, 0, 0);
+                let by = _mm512_set_epi64(4, 0, 4, 0, 4, 0, 4, 0);
+                _mm512_srlv_epi64(_mm512_permutexvar_epi64(twice, read), by)
+            }
+        }
+        #[inline(always)]
         fn of_eights(self, eights: [u64; 8]) -> Self::B {
             let [a, b, c, d, e, f, g, h] = eights;
             allowed! {
@@ -257,6 +279,17 @@ mod x86 {
                 let first = _mm256_broadcastsi128_si256(_mm_loadu_si128(first.cast()));
                 let second = _mm256_broadcastsi128_si256(_mm_loadu_si128(second.cast()));
                 [_mm256_srlv_epi64(first, by), _mm256_srlv_epi64(second, by)]
+            }
+        }
+        #[inline(always)]
+        unsafe fn load_eighths(self, p: *const u8) -> Self::B {
+            allowed! {
+                let read = _mm256_loadu_si256(p.cast());
+                let by = _mm256_set_epi64x(4, 0, 4, 0);
+                [
+                    _mm256_srlv_epi64(_mm256_permute4x64_epi64::<0b01_01_00_00>(read), by),
+                    _mm256_srlv_epi64(_mm256_permute4x64_epi64::<0b11_11_10_10>(read), by),
+                ]
             }
         }
         #[inline(always)]

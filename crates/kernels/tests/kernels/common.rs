@@ -2,8 +2,8 @@
 #![allow(dead_code)] // each test binary uses only a part
 
 use sws_kernels::{
-    EncodedRows, Encoder, Encoding, ExponentCounts, Fp8Scales, GgufBlocks, Matrix, PartLen,
-    SourceDtype, TensorTally,
+    EncodedRows, Encoder, Encoding, ExponentCounts, Fp8Scales, GgufBlocks, Matrix, Nvfp4Scale,
+    PartLen, SourceDtype, TensorTally,
 };
 
 pub(crate) fn bf16_bytes(bits: &[u16]) -> Vec<u8> {
@@ -161,6 +161,7 @@ pub(crate) fn scale_bytes(encoding: Encoding, part: usize) -> usize {
     match encoding {
         Encoding::Fp8(Fp8Scales::Rows | Fp8Scales::Whole) => 4,
         Encoding::Int4(groups) if groups.zeros_group().is_some() && part == 1 => 4,
+        Encoding::Nvfp4(Nvfp4Scale::OfBlocks) => 4,
         Encoding::Nvfp4(_) if part == 2 => 4,
         Encoding::Fp8(Fp8Scales::SquaresE8m0 | Fp8Scales::Thirtytwos) | Encoding::Nvfp4(_) => 1,
         _ => 2,

@@ -52,10 +52,12 @@ fn first_not_finite_is_found_in_every_encoding() {
     const INF: f32 = f32::INFINITY;
     const Q8_0: Encoding = Encoding::Gguf(GgufBlocks::Q8_0);
     const IQ1_M: Encoding = Encoding::Gguf(GgufBlocks::Iq1M);
+    const TQ1_0: Encoding = Encoding::Gguf(GgufBlocks::Tq1_0);
+    const BLOCKS: Encoding = Encoding::Gguf(GgufBlocks::Nvfp4);
     const Q4_K: Encoding = Encoding::Gguf(GgufBlocks::Q4K);
     const HALVES: Encoding = Encoding::Gguf(GgufBlocks::Mxfp4);
     #[rustfmt::skip]
-    let cases: [Case; 101] = [
+    let cases: [Case; 107] = [
         // encoding, (part, byte, bytes), position and value of the first weight that is not
         // finite
         (Encoding::Fp8(Fp8Scales::SquaresBf16), &[], None),
@@ -81,6 +83,13 @@ fn first_not_finite_is_found_in_every_encoding() {
         (Encoding::Nvfp4(Nvfp4Scale::Divided), &[(2, 0, &[0; 4])], Some((0, 0, INF))),
         (Encoding::Nvfp4(Nvfp4Scale::Divided), &[(2, 0, &[0, 0, 0x80, 0x7f])], Some((0, 0, INF))),
         (Encoding::Nvfp4(Nvfp4Scale::Divided), &[], None),
+        (Encoding::Nvfp4(Nvfp4Scale::OfBlocks), &[], None),
+        (Encoding::Nvfp4(Nvfp4Scale::OfBlocks), &[(1, 0, &[0, 0, 0x80, 0x7f])], Some((0, 0, INF))),
+        // The largest scale and code times 2^115.
+        (Encoding::Nvfp4(Nvfp4Scale::OfBlocks), &[(0, 0, &[0xff; 72]), (1, 0, &[0, 0, 0, 0x79])], None),
+        (BLOCKS, &[(0, 0, &[0xff; 72])], None),
+        (TQ1_0, &[], None),
+        (TQ1_0, &[(0, 54 + 52, &[0, 0x7c])], Some((1, 0, -INF))),
         (IQ1_M, &[], None),
         (IQ1_M, &[(0, 53, &[0xe1, 0x11, 0x71])], Some((0, 0, NAN))),
         (IQ1_M, &[(0, 56 + 53, &[0x81, 0x11, 0x71])], None),

@@ -1,13 +1,13 @@
 //! The formats of GGUF files decode to the numbers that gguf-py decodes them to, bit for bit.
 
 use crate::common::Encoded;
-use sws_kernels::{Encoding, GgufBlocks, MatmulScratch, Matrix, Tier, matmul};
+use sws_kernels::{Encoding, GgufBlocks, MatmulScratch, Matrix, Nvfp4Scale, Tier, matmul};
 
 /// Blocks of any bytes in a matrix of one row.
 const BLOCKS: usize = 256;
 
 /// Made by `tests/goldens/gguf_blocks.py`.
-const RECORDED: [(&str, &str); 20] = [
+const RECORDED: [(&str, &str); 23] = [
     ("q8_0", "ca87d535e5d6f265"),
     ("q4_0", "864165f2134aef25"),
     ("q4_1", "54364a62af9eca3f"),
@@ -27,7 +27,10 @@ const RECORDED: [(&str, &str); 20] = [
     ("iq2_s", "579fad256e751599"),
     ("iq3_xxs", "4396b5212c046525"),
     ("iq3_s", "3dac95f461921dc5"),
+    ("tq1_0", "45a6d13f46b8c325"),
+    ("tq2_0", "2975f77f002ac325"),
     ("mxfp4_gguf", "db64e4c24cb4a325"),
+    ("nvfp4_gguf", "a043feb1ab0f2325"),
 ];
 
 #[test]
@@ -67,6 +70,59 @@ fn any_number_of_blocks_and_rows_gives_the_same_bits_in_every_tier() {
                 for tier in Tier::available() {
                     assert_eq!(of(tier), expected, "{tier} {format:?}: {rows} by {blocks} blocks");
                 }
+            }
+        }
+    }
+}
+
+/// The blocks of a row of nvfp4, as llama.cpp's converter packs them.
+fn in_blocks(codes: &[u8], scales: &[u8], cols: usize) -> Vec<u8> {
+    let mut blocks = Vec::new();
+    for block in 0..cols / 64 {
+        blocks.extend_from_slice(&scales[4 * block..][..4]);
+        for run in 0..4 {
+            let code = |i: usize| codes[(64 * block + 16 * run + i) / 2] >> (4 * (i % 2)) & 15;
+            blocks.extend((0..8).map(|i| code(i) | code(8 + i) << 4));
+        }
+    }
+    blocks
+}
+
+#[test]
+fn blocks_of_nvfp4_give_the_bits_of_its_parts() {
+    for (rows, cols) in [(1, 64), (3, 320), (5, 768), (9, 2112)] {
+        let codes = crate::common::random(rows * cols / 2);
+        // Any scales but NaN, and no signs.
+        let mut scales = crate::common::random(rows * cols / 16);
+        scales.iter_mut().for_each(|scale| *scale = (*scale & 0x7f).min(0x7e));
+        let rows_of = codes.chunks(cols / 2).zip(scales.chunks(cols / 16));
+        let blocks: Vec<u8> =
+            rows_of.flat_map(|(codes, scales)| in_blocks(codes, scales, cols)).collect();
+        let x: Vec<f32> = (0..3 * cols).map(|i| (i * 37 % 101) as f32 / 64.0 - 0.7).collect();
+        for number in [1.0f32, -0.37, 3.1e-4, 2f32.powi(-130), f32::INFINITY] {
+            let number = number.to_le_bytes();
+            let encoding = |scale| Encoding::Nvfp4(scale);
+            let parts: [&[u8]; 3] = [&codes, &scales, &number];
+            let apart = Encoded::from_parts(encoding(Nvfp4Scale::Times), rows, cols, &parts);
+            let parts: [&[u8]; 2] = [&blocks, &number];
+            let ours = Encoded::from_parts(encoding(Nvfp4Scale::OfBlocks), rows, cols, &parts);
+            let plain = Encoding::Gguf(GgufBlocks::Nvfp4);
+            let plain = Encoded::from_parts(plain, rows, cols, &[&blocks]);
+            for tier in Tier::available() {
+                let product = |encoded: &Encoded| {
+                    let mut y = vec![f32::MAX; 3 * rows];
+                    matmul(tier, &encoded.matrix(), &x, 3, &mut y, &mut MatmulScratch::new());
+                    y.into_iter().map(f32::to_bits).collect::<Vec<u32>>()
+                };
+                let expected = product(&apart);
+                assert_eq!(product(&ours), expected, "{tier} {rows} x {cols}, {number:?}");
+                if number == 1f32.to_le_bytes() {
+                    assert_eq!(product(&plain), expected, "{tier} {rows} x {cols}");
+                }
+            }
+            for row in 0..rows {
+                let decode = |encoded: &Encoded| crate::common::decode(&encoded.matrix(), row);
+                assert_eq!(decode(&ours), decode(&apart), "{rows} x {cols}, {number:?}");
             }
         }
     }

@@ -12,7 +12,7 @@ fn encodings() -> impl Iterator<Item = Encoding> {
         GgufBlocks::Q4_0 | GgufBlocks::Q4_1 | GgufBlocks::Q5_0 | GgufBlocks::Q5_1 => true,
         GgufBlocks::Q8_0 | GgufBlocks::Mxfp4 | GgufBlocks::Iq4Nl | GgufBlocks::Iq4Xs => true,
         GgufBlocks::Q2K | GgufBlocks::Q3K | GgufBlocks::Q4K | GgufBlocks::Q5K => true,
-        format => format == GgufBlocks::Q6K,
+        format => matches!(format, GgufBlocks::Q6K | GgufBlocks::Tq2_0),
     };
     Encoding::ALL.into_iter().filter(move |encoding| match *encoding {
         Encoding::Q4 | Encoding::Q8 | Encoding::Mxfp4 => true,

@@ -14,6 +14,15 @@ fn e4m3(code: u8) -> f32 {
     if code >= 0x80 { -magnitude } else { magnitude }
 }
 
+/// e4m3 without a sign and NaN.
+fn ue4m3(code: u8) -> f32 {
+    match code {
+        0x7f => 0.0,
+        0xff => 480.0,
+        _ => e4m3(code & 0x7f),
+    }
+}
+
 /// e2m1 by its fields.
 fn e2m1(code: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(code >> 1 & 3), f32::from(code & 1));
@@ -119,6 +128,13 @@ fn weights_are_those_of_the_formulas() {
                         Encoding::Nvfp4(Nvfp4Scale::Divided) => {
                             let scale = e4m3(scales[at / 16]) / single(slices[2], 0);
                             (e2m1(nibble(codes, at)) + 0.0) * scale
+                        }
+                        Encoding::Nvfp4(Nvfp4Scale::OfBlocks) => {
+                            let block = &codes[36 * (r * cols.div_ceil(64) + c / 64)..][..36];
+                            let (run, i) = (c % 64 / 16, c % 16);
+                            let code = block[4 + 8 * run + i % 8] >> (i / 8 * 4) & 15;
+                            let half = single(scales, 0) * 0.5;
+                            (2.0 * e2m1(code) + 0.0) * (ue4m3(block[run]) * half)
                         }
                         _ => unreachable!("{encoding}"),
                     };

@@ -478,7 +478,10 @@ fn bits_match_every_other_architecture() {
         ("iq2_s", "1358c92f5391b973"),
         ("iq3_xxs", "4f72ea9d0dbeeb3c"),
         ("iq3_s", "30d847c6e7e1c9c2"),
+        ("tq1_0", "212bdd581006be0a"),
+        ("tq2_0", "426f722b5912f441"),
         ("mxfp4_gguf", "67383f17713f3389"),
+        ("nvfp4_gguf", "2cc2ba3e25f550ac"),
         ("fp8_bf16", "8a4aa79925fa82b5"),
         ("fp8_e8m0", "4fbd7af0311587fb"),
         ("fp8_rows", "87ab7f07e79c107b"),
@@ -496,6 +499,7 @@ fn bits_match_every_other_architecture() {
         ("int4_act_order_128", "c16bf202a899f722"),
         ("nvfp4", "68cdf16abb07fc2b"),
         ("nvfp4_divided", "6111a02dcba76e83"),
+        ("nvfp4_gguf_scaled", "a2b26b7694d65514"),
         // Those of the codes that are packed.
         ("fp7", "539e1170c79c7f61"),
         ("fp7_bf16", "8a4aa79925fa82b5"),

@@ -60,8 +60,11 @@ impl GgufKeys<'_> {
         let mistral = model_type == "mistral";
         let dense = !entries.contains_key("num_experts");
         let family = families::find(model_type);
+        let has_use = |name: &str| family.is_some_and(|family| self.has_use(family, name));
         for name in &names {
-            if !family.is_some_and(|family| self.has_use(family, name)) {
+            // A number that does not fit its matrix is refused once their types are known.
+            let is_number = || matrix_of(name).is_some_and(|matrix| has_use(&matrix));
+            if !has_use(name) && !is_number() {
                 return Err(unsupported(format!("the tensor `{name}`")));
             }
         }
@@ -129,6 +132,12 @@ impl GgufKeys<'_> {
             None => false,
         }
     }
+}
+
+/// The name of the matrix whose numbers or inputs are multiplied by a tensor with this name.
+fn matrix_of(name: &str) -> Option<String> {
+    let stem = name.strip_suffix(".scale").or_else(|| name.strip_suffix(".input_scale"))?;
+    Some(format!("{stem}.weight"))
 }
 
 /// True for this number, and for 0: in some files that means that the value is absent.

@@ -21,6 +21,7 @@ impl GgufFile {
                 Dtype::BF16 => 30,
                 Dtype::I32 => 26,
                 Dtype::MXFP4 => 39,
+                Dtype::NVFP4 => 40,
                 other => panic!("{other:?}"),
             };
             let bytes = bytes[tensor.offset as usize..][..tensor.len as usize].to_vec();

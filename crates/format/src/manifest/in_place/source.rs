@@ -132,6 +132,7 @@ impl<'a> CheckpointTensors<'a> {
                 Some(stem) => (stem, shape, 8),
                 None => return CodesForm::Plain,
             },
+            Dtype::NVFP4 => return self.find_blocks(codes),
             _ => return CodesForm::Plain,
         };
         let blocks = name.len() + "_blocks".len() == codes.tensor.name.len() && per_element == 32;
@@ -183,6 +184,35 @@ impl<'a> CheckpointTensors<'a> {
 }
 
 impl<'a> CheckpointTensors<'a> {
+    /// The matrix of these blocks, if a tensor has a number that multiplies all of them.
+    fn find_blocks(&self, blocks: &StoredTensor<'a>) -> CodesForm<'a> {
+        let name = blocks.tensor.name.as_str();
+        let shape = blocks.tensor.shape.clone();
+        let Some(stem) = name.strip_suffix(".weight") else { return CodesForm::Plain };
+        let Some(number) = self.joined(stem, ".scale") else { return CodesForm::Plain };
+        // Gemma 4's router has a tensor of this name, which multiplies what experts return.
+        if let Some(layer) = stem.strip_suffix("ffn_down_exps")
+            && self.joined(layer, "ffn_gate_inp.scale").is_some()
+        {
+            return CodesForm::Plain;
+        }
+        let fits = match shape.split_last_chunk::<2>() {
+            Some((stack, _)) => stack.len() < 2 && is_of_whole(number.tensor, stack),
+            None => false,
+        };
+        if !fits || number.tensor.dtype != Dtype::F32 || shape.contains(&0) {
+            return misfit(name, shape, does_not_fit(number.tensor));
+        }
+        CodesForm::Quantised(Logical {
+            name: name.to_owned(),
+            dtype: blocks.tensor.dtype,
+            shape,
+            encoding: Some(Encoding::Nvfp4(Nvfp4Scale::OfBlocks)),
+            packing: None,
+            parts: vec![*blocks, number],
+        })
+    }
+
     /// The matrix to which these packed codes belong.
     fn find_packed(&self, codes: &StoredTensor<'a>, stem: &str, packed: Packed) -> CodesForm<'a> {
         let name = format!("{stem}.weight");

@@ -133,6 +133,14 @@ eights! {
             minima_of_runs: [codes[0] >> 4 & LOW, codes[1] >> 4 & LOW],
         }
     }
+    Tq2_0, Encoding::Gguf(GgufBlocks::Tq2_0), 66, 0, |n, p, unit| {
+        let q = unit % 4;
+        let by = 4 * (q % 2) as u32;
+        let p = p.add(66 * (unit / 4) + 32 * (q / 2));
+        n.simd().and_b(n.simd().load_b_shifted(p, [by, by + 2]), 3)
+    }, |n, p, _scales, span| {
+        SpanScales::new(n, half(n, p.add(66 * span + 64), 0))
+    }
     Q3K, Encoding::Gguf(GgufBlocks::Q3K), 110, 0, |n, p, unit| {
         let p = p.add(110 * (unit / 4));
         let q = unit % 4;

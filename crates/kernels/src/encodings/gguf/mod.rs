@@ -8,9 +8,11 @@ mod codes;
 pub(super) mod decode;
 pub(super) mod encode;
 pub(super) mod int8;
+pub(super) mod nvfp4;
 pub(super) mod quarters;
 pub(super) mod reference;
 pub(super) mod simd;
+pub(super) mod ternary;
 
 use super::facts::{Facts, Made};
 use super::{GgufBlocks, MatrixPart};
@@ -39,7 +41,10 @@ impl GgufBlocks {
             GgufBlocks::Iq2S => "iq2_s",
             GgufBlocks::Iq3Xxs => "iq3_xxs",
             GgufBlocks::Iq3S => "iq3_s",
+            GgufBlocks::Tq1_0 => "tq1_0",
+            GgufBlocks::Tq2_0 => "tq2_0",
             GgufBlocks::Mxfp4 => "mxfp4_gguf",
+            GgufBlocks::Nvfp4 => "nvfp4_gguf",
         }
     }
 
@@ -65,7 +70,10 @@ impl GgufBlocks {
             | GgufBlocks::Iq2Xs
             | GgufBlocks::Iq2S
             | GgufBlocks::Iq3Xxs
-            | GgufBlocks::Iq3S => 256,
+            | GgufBlocks::Iq3S
+            | GgufBlocks::Tq1_0
+            | GgufBlocks::Tq2_0 => 256,
+            GgufBlocks::Nvfp4 => 64,
         }
     }
 
@@ -85,15 +93,17 @@ impl GgufBlocks {
             GgufBlocks::Iq4Xs => 136,
             GgufBlocks::Iq1S => 50,
             GgufBlocks::Iq1M => 56,
-            GgufBlocks::Iq2Xxs => 66,
+            GgufBlocks::Iq2Xxs | GgufBlocks::Tq2_0 => 66,
             GgufBlocks::Iq2Xs => 74,
             GgufBlocks::Iq2S => 82,
             GgufBlocks::Iq3Xxs => 98,
+            GgufBlocks::Tq1_0 => 54,
             GgufBlocks::Mxfp4 => 17,
+            GgufBlocks::Nvfp4 => 36,
         }
     }
 
-    /// Offsets in a block of the f16 numbers that scale its weights; none for powers of two. Of
+    /// Offsets in a block of the f16 numbers that scale its weights; none for scales of a byte. Of
     /// [`Iq1M`](Self::Iq1M), which has its scale in parts, that of the upper four bits.
     pub const fn scales(self) -> &'static [usize] {
         match self {
@@ -113,7 +123,9 @@ impl GgufBlocks {
             GgufBlocks::Q2K => &[80, 82],
             GgufBlocks::Q3K => &[108],
             GgufBlocks::Q6K => &[208],
-            GgufBlocks::Mxfp4 => &[],
+            GgufBlocks::Tq1_0 => &[52],
+            GgufBlocks::Tq2_0 => &[64],
+            GgufBlocks::Mxfp4 | GgufBlocks::Nvfp4 => &[],
         }
     }
 
@@ -133,6 +145,8 @@ impl GgufBlocks {
             GgufBlocks::Iq2Xs | GgufBlocks::Iq2S => (16, Some(43)),
             GgufBlocks::Iq3Xxs => (32, Some(62)),
             GgufBlocks::Iq3S => (32, Some(15)),
+            GgufBlocks::Tq1_0 | GgufBlocks::Tq2_0 => (32, Some(1)),
+            GgufBlocks::Nvfp4 => (16, Some(12)),
             GgufBlocks::Q8_0 | GgufBlocks::Mxfp4 => return None,
         };
         Some(Coding::neighbours(run, less))
@@ -151,6 +165,7 @@ impl GgufBlocks {
             GgufBlocks::Q3K => CodeForm { less: 4, runs: true, most: 7, ..plain },
             GgufBlocks::Q6K => CodeForm { less: 32, runs: true, most: 63, ..plain },
             GgufBlocks::Iq4Nl | GgufBlocks::Iq4Xs => CodeForm { signed: true, most: 127, ..plain },
+            GgufBlocks::Tq2_0 => CodeForm { less: 1, most: 3, ..plain },
             GgufBlocks::Mxfp4 => CodeForm::E2M1,
             _ => return None,
         })

@@ -128,6 +128,11 @@ quarters! {
         let high = s.and_b(s.load_b_shifted(p.add(128 + 32 * (q / 2)), [odd, odd + 2]), 3);
         s.fields(s.or_b(low, s.shl4_b(high)), 63)
     }
+    Tq2_0, |s, p, to, _added| {
+        s.store_slices(s.splat_f16(of_16(p.add(64))), to, S::TILE_LANES);
+    }, |q| {
+        s.fields(two_bits(s, p, q), 3)
+    }
 }
 
 /// The codes of two bits of a unit, of which four runs of 32 columns share 32 bytes from `p` on.

@@ -5,7 +5,7 @@
 use super::codebook;
 use crate::encodings::Encoding;
 use crate::encodings::scan::halves;
-use crate::scalar::{BLOCK, E2M1_CODES, f16_to_f32};
+use crate::scalar::{BLOCK, E2M1_CODES, e4m3_to_f32, f16_to_f32};
 use crate::{GgufBlocks, Matrix};
 
 /// Decodes one block of at most 64 columns of a format whose weights are not summed as codes.
@@ -174,6 +174,9 @@ fn code(format: GgufBlocks, b: &[u8], i: usize) -> u8 {
             let number = codebook::group(format, b, i / 8).numbers[i % 8];
             (number + codebook::less(format) as i8) as u8
         }
+        GgufBlocks::Tq1_0 => ternary(b, i),
+        GgufBlocks::Tq2_0 => two(0),
+        GgufBlocks::Nvfp4 => E2M1_CODES[usize::from(eighth(b, i))],
     }
 }
 
@@ -224,6 +227,9 @@ fn scale(format: GgufBlocks, b: &[u8], i: usize) -> f32 {
             let (scale, power) = codebook::scale(format, b);
             f16_to_f32(scale) * power * codebook::group(format, b, i / 8).factor as f32
         }
+        GgufBlocks::Tq1_0 => half(b, 52),
+        GgufBlocks::Tq2_0 => half(b, 64),
+        GgufBlocks::Nvfp4 => ue4m3_to_f32(b[i / 16]) * 0.5,
         GgufBlocks::Q8_0 | GgufBlocks::Mxfp4 => unreachable!("a format without codes"),
     }
 }
@@ -235,6 +241,32 @@ fn minimum(format: GgufBlocks, b: &[u8], i: usize) -> f32 {
         GgufBlocks::Q2K => -half(b, 82) * f32::from(b[i / 16] >> 4),
         GgufBlocks::Q4K | GgufBlocks::Q5K => -half(b, 2) * scale_and_min(&b[4..16], i / 32).1,
         _ => unreachable!("a format without minima"),
+    }
+}
+
+/// The digit of column `i` in a byte of five, or of four at the end. A byte is the fraction of 256 with these
+/// digits, so that three times it is the first digit and what remains.
+fn ternary(b: &[u8], i: usize) -> u8 {
+    const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
+    let (byte, digit) = match i {
+        0..160 => (b[i % 32], i / 32),
+        160..240 => (b[32 + i % 16], (i - 160) / 16),
+        _ => (b[48 + i % 4], (i - 240) / 4),
+    };
+    ((u16::from(byte.wrapping_mul(POWERS[digit])) * 3) >> 8) as u8
+}
+
+/// The nibble of column `i`: two runs of eight columns share the bytes.
+pub(in crate::encodings) fn eighth(b: &[u8], i: usize) -> u8 {
+    b[4 + i / 16 * 8 + i % 8] >> (4 * (i / 8 % 2)) & 15
+}
+
+/// Decodes e4m3 without a sign. A byte of 0x7f is zero, while 0xff is 480.
+pub(in crate::encodings) fn ue4m3_to_f32(code: u8) -> f32 {
+    match code {
+        0x7f => 0.0,
+        0xff => 480.0,
+        _ => e4m3_to_f32(code & 0x7f),
     }
 }
 

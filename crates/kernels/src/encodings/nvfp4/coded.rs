@@ -16,7 +16,7 @@ impl Scaled for Times {
 
     #[inline(always)]
     fn new(m: &Matrix) -> Self {
-        Times(of_matrix(m) * 0.5)
+        Times(of_matrix(m, 2) * 0.5)
     }
     #[inline(always)]
     unsafe fn scales<S: Simd>(self, s: S, of_row: *const u8, span: usize, [to, _]: [*mut f32; 2]) {
@@ -38,7 +38,7 @@ impl Scaled for Divided {
 
     #[inline(always)]
     fn new(m: &Matrix) -> Self {
-        Divided(of_matrix(m))
+        Divided(of_matrix(m, 2))
     }
     #[inline(always)]
     unsafe fn scales<S: Simd>(self, s: S, of_row: *const u8, span: usize, [to, _]: [*mut f32; 2]) {
@@ -51,10 +51,10 @@ impl Scaled for Divided {
     }
 }
 
-/// The number of a whole matrix of nvfp4.
+/// The number of a whole matrix of nvfp4, which is this part.
 #[inline(always)]
-fn of_matrix(m: &Matrix) -> f32 {
-    m.part(2).first_chunk().map_or(f32::NAN, |bytes| f32::from_le_bytes(*bytes))
+pub(in crate::encodings) fn of_matrix(m: &Matrix, part: usize) -> f32 {
+    m.part(part).first_chunk().map_or(f32::NAN, |bytes| f32::from_le_bytes(*bytes))
 }
 
 /// Sixteen numbers of e4m3.

@@ -33,7 +33,10 @@ fn kind(format: GgufBlocks) -> u32 {
         GgufBlocks::Iq2S => 22,
         GgufBlocks::Iq3Xxs => 18,
         GgufBlocks::Iq3S => 21,
+        GgufBlocks::Tq1_0 => 34,
+        GgufBlocks::Tq2_0 => 35,
         GgufBlocks::Mxfp4 => 39,
+        GgufBlocks::Nvfp4 => 40,
     }
 }
 
@@ -79,13 +82,20 @@ fn mixed() -> [GgufFile; 2] {
     };
     for ((name, shape), format) in matrices.into_iter().zip(GgufBlocks::ALL.into_iter().cycle()) {
         let (cols, rows) = (256, shape.iter().product::<u64>() as usize / 256);
+        // About 2^-10, or 2^-14 where large whole numbers multiply it, so that no format has weights far
+        // above those of the others.
+        let exponent = match format {
+            GgufBlocks::Q4K | GgufBlocks::Q5K | GgufBlocks::Q6K | GgufBlocks::Iq4Xs => 0x04,
+            _ => 0x14,
+        };
         let mut bytes = Vec::new();
         for _ in 0..rows * cols / format.cols() {
             let mut block: Vec<u8> = (0..format.bytes()).map(|_| random()).collect();
-            // About 2^-10.
-            format.scales().iter().for_each(|at| block[at + 1] = 0x14 | block[at + 1] & 0x83);
-            if format == GgufBlocks::Mxfp4 {
-                block[0] = 120 | block[0] & 3;
+            format.scales().iter().for_each(|at| block[at + 1] = exponent | block[at + 1] & 0x83);
+            match format {
+                GgufBlocks::Mxfp4 => block[0] = 120 | block[0] & 3,
+                GgufBlocks::Nvfp4 => block[..4].iter_mut().for_each(|scale| *scale &= 7),
+                _ => {}
             }
             bytes.extend(block);
         }
