@@ -65,6 +65,8 @@ struct Board {
     is_running: AtomicBool,
     hits: AtomicU64,
     misses: AtomicU64,
+    /// Of the hits, experts on the tier.
+    on_tier: AtomicU64,
     tier: TierBoard,
 }
 
@@ -117,6 +119,15 @@ pub enum Use {
     Waited,
 }
 
+/// Place of an expert that need not be waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HitPlace {
+    /// In memory.
+    Memory,
+    /// On the tier, where it is to be computed.
+    Tier,
+}
+
 /// A layer with experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerRow {
@@ -126,7 +137,7 @@ pub struct LayerRow {
     pub experts: usize,
 }
 
-/// Totals of a run at one moment; the hits and misses are those since the watch began.
+/// Totals of a run at one moment; hits, misses and `on_tier` are those since the watch began.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RunTally {
     /// The time.
@@ -149,6 +160,8 @@ pub struct RunTally {
     pub hits: u64,
     /// Experts that were not.
     pub misses: u64,
+    /// Of the hits, experts that were to be computed on the tier.
+    pub on_tier: u64,
     /// The tier of experts outside memory, as of the last layer.
     pub tier: Option<TierTally>,
 }
@@ -236,6 +249,7 @@ impl RunWatch {
             is_running: AtomicBool::new(false),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
+            on_tier: AtomicU64::new(0),
             tier: TierBoard::default(),
         });
         if !board.is_on.swap(true, Relaxed) {
@@ -359,6 +373,7 @@ impl RunWatch {
             let layer = board.layer.load(Relaxed) as usize;
             tally.running = Some(RunningPass { tokens, layer });
         }
+        tally.on_tier = board.on_tier.load(Relaxed);
         tally.hits = board.hits.load(Relaxed);
         tally.misses = board.misses.load(Relaxed);
         tally.tier = board.tier.tally();
@@ -441,33 +456,42 @@ impl RunWatch {
         true
     }
 
-    /// Records the choice of a layer's router. `hit` returns true for experts in memory.
-    pub(crate) fn routed(&self, layer: usize, experts: &[u32], hit: impl Fn(u32) -> bool) {
+    /// Records the choice of a layer's router. `found` returns the place of an expert that is a hit.
+    pub(crate) fn routed(
+        &self,
+        layer: usize,
+        experts: &[u32],
+        found: impl Fn(u32) -> Option<HitPlace>,
+    ) {
         if self.0.waiter.recorder().is_on() {
-            let misses = experts.iter().filter(|&&expert| !hit(expert)).count();
+            let misses = experts.iter().filter(|&&expert| found(expert).is_none()).count();
             self.step(RecordingStep::Compared { layer, misses });
         }
         let Some(board) = self.board() else { return };
         let pass = numbered(board.pass.load(Relaxed)) << PASS_SHIFT;
         let mut hits = 0;
         let mut misses = 0;
+        let mut on_tier = 0;
         for &expert in experts {
             let Some(cell) = self.cell(board, layer, expert) else { continue };
             let before = cell.load(Relaxed);
-            let waited = match hit(expert) {
-                true => 0,
-                false => WAITED,
+            let found = found(expert);
+            let waited = match found {
+                Some(_) => 0,
+                None => WAITED,
             };
             match waited {
                 0 => hits += 1,
                 _ => misses += 1,
             }
+            on_tier += u64::from(found == Some(HitPlace::Tier));
             // The pass may have visited the layer before.
             let earlier = if before >> PASS_SHIFT == pass >> PASS_SHIFT { WAITED } else { 0 };
             cell.store(before & (PLACE | earlier) | waited | pass, Relaxed);
         }
         board.hits.store(board.hits.load(Relaxed) + hits, Relaxed);
         board.misses.store(board.misses.load(Relaxed) + misses, Relaxed);
+        board.on_tier.store(board.on_tier.load(Relaxed) + on_tier, Relaxed);
     }
 
     /// Records the counts of the tier, if there is one.

@@ -42,11 +42,11 @@ impl RunStep {
             bytes: after.device_bytes.saturating_sub(before.device_bytes),
             hits: after.hits.saturating_sub(before.hits),
             misses: after.misses.saturating_sub(before.misses),
-            on_tier: hits_of(after).saturating_sub(hits_of(before)),
+            on_tier: after.on_tier.saturating_sub(before.on_tier),
         }
     }
 
-    /// The sum of steps.
+    /// The sum of steps. Numbers of a server may be any.
     pub fn sum<'a>(steps: impl IntoIterator<Item = &'a RunStep>) -> RunStep {
         let mut sum = RunStep::default();
         for step in steps {
@@ -54,24 +54,27 @@ impl RunStep {
             sum.computing += step.computing;
             sum.waiting += step.waiting;
             sum.reading += step.reading;
-            sum.bytes += step.bytes;
-            sum.hits += step.hits;
-            sum.misses += step.misses;
-            sum.on_tier += step.on_tier;
+            sum.bytes = sum.bytes.saturating_add(step.bytes);
+            sum.hits = sum.hits.saturating_add(step.hits);
+            sum.misses = sum.misses.saturating_add(step.misses);
+            sum.on_tier = sum.on_tier.saturating_add(step.on_tier);
         }
         sum
     }
 
     /// Share of the chosen experts that were in memory; `None` if none were chosen.
     pub fn hit_rate(&self) -> Option<f64> {
-        let all = self.hits + self.misses;
-        (all > 0).then(|| self.hits as f64 / all as f64)
+        self.share_of_chosen(self.hits)
     }
 
     /// Share of the chosen experts that were computed on a tier; `None` if none were chosen.
     pub fn tier_rate(&self) -> Option<f64> {
-        let all = self.hits + self.misses;
-        (all > 0).then(|| self.on_tier as f64 / all as f64)
+        self.share_of_chosen(self.on_tier)
+    }
+
+    fn share_of_chosen(&self, experts: u64) -> Option<f64> {
+        let all = self.hits.saturating_add(self.misses);
+        (all > 0).then(|| experts as f64 / all as f64)
     }
 
     /// Gigabytes read per second.
@@ -83,11 +86,6 @@ impl RunStep {
     pub(crate) fn share(&self, part: f64) -> f64 {
         if self.seconds > 0.0 { part / self.seconds } else { 0.0 }
     }
-}
-
-/// Experts computed on a tier since the start.
-fn hits_of(tally: &RunTally) -> u64 {
-    tally.tier.map_or(0, |tier| tier.hits)
 }
 
 fn is_zero(number: &u64) -> bool {
@@ -119,7 +117,9 @@ mod tests {
             device_bytes: 8_000_000_000,
             hits: 8,
             misses: 1,
-            tier: Some(TierTally { hits: 2, ..TierTally::default() }),
+            on_tier: 2,
+            // Most of them before the watch began.
+            tier: Some(TierTally { hits: 1000, ..TierTally::default() }),
             ..before
         };
         let step = RunStep::between(&before, &after);
@@ -129,5 +129,15 @@ mod tests {
         assert_eq!(RunStep::sum([&step, &step]).gb_per_second(), 2.0);
         let nothing = RunStep::between(&after, &after);
         assert_eq!((nothing.hit_rate(), nothing.gb_per_second()), (None, 0.0));
+    }
+
+    #[test]
+    fn sums_and_rates_of_any_numbers_are_finite() {
+        let most = u64::MAX;
+        let step =
+            RunStep { bytes: most, hits: most, misses: most, on_tier: most, ..RunStep::default() };
+        let sum = RunStep::sum([&step, &step]);
+        assert_eq!(sum, step);
+        assert_eq!((sum.hit_rate(), sum.tier_rate()), (Some(1.0), Some(1.0)));
     }
 }

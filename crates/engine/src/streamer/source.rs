@@ -15,7 +15,7 @@ use super::streamed::StreamedModel;
 use crate::experts::DynamicAssembler;
 use crate::infrastructure::Infrastructure;
 use crate::wait::Waiter;
-use crate::watch::{RecordingStep, RunWatch};
+use crate::watch::{HitPlace, RecordingStep, RunWatch};
 
 /// Supplies the forward pass with weights within a budget: infrastructure from memory or through
 /// the ring, routed experts from cache slots. Alternatively all weights are resident, and measured
@@ -295,7 +295,8 @@ impl Observer for StreamingSource {
             && !has_slots
         {
             let is_resident = matches!(self.holder, WeightHolder::Resident(_));
-            watch.routed(layer, &routed.distinct, |_| is_resident);
+            let found = is_resident.then_some(HitPlace::Memory);
+            watch.routed(layer, &routed.distinct, |_| found);
         }
         let started = self.meter.enter();
         let result = match self.streamed() {

@@ -26,13 +26,18 @@ fn cells(watch: &RunWatch) -> String {
     cells.iter().map(letter).collect()
 }
 
+/// Every expert is in memory.
+fn hit(_: u32) -> Option<HitPlace> {
+    Some(HitPlace::Memory)
+}
+
 #[test]
 fn nothing_is_stored_before_it_begins() {
     let watch = watch(&[0, 0, 3, 5]);
     watch.passes_begin(Duration::ZERO);
     watch.pass_begins(1);
     watch.moved(PieceId::expert(1, 0), ExpertPlace::Memory);
-    watch.routed(1, &[0], |_| true);
+    watch.routed(1, &[0], hit);
     assert_eq!((cells(&watch).as_str(), watch.tally().passes), ("", 0));
     assert_eq!(watch.0.board.get().map(|_| ()), None);
     watch.begin();
@@ -49,7 +54,7 @@ fn a_watch_that_ended_begins_again() {
     watch.pass_begins(1);
     watch.layer_begins(0);
     watch.end();
-    watch.routed(0, &[1], |_| true);
+    watch.routed(0, &[1], hit);
     watch.passes_end(Duration::from_secs(2), Duration::ZERO);
     assert_eq!((cells(&watch).as_str(), watch.tally().hits), ("....", 0));
     watch.begin();
@@ -72,6 +77,27 @@ fn a_tier_is_told_of_while_the_watch_is_on() {
     watch.tier(|| counts(7));
     let told = TierTally { held: 3, slots: 8, bytes: 300, limit: 1000, hits: 7, has_failed: false };
     assert_eq!(watch.tally().tier, Some(told));
+}
+
+#[test]
+fn uses_of_the_tier_are_counted_since_the_watch_began() {
+    let watch = watch(&[0, 4]);
+    let counts = || Some(TierCounts { hits: 1000, ..TierCounts::default() });
+    watch.tier(counts);
+    watch.begin();
+    let before = watch.tally();
+    watch.passes_begin(Duration::from_secs(1));
+    watch.pass_begins(1);
+    watch.routed(0, &[0, 1, 2], |expert| match expert {
+        0 => None,
+        1 => Some(HitPlace::Memory),
+        _ => Some(HitPlace::Tier),
+    });
+    watch.tier(counts);
+    let after = watch.tally();
+    assert_eq!((before.on_tier, after.on_tier), (0, 1));
+    assert_eq!((after.hits, after.misses), (2, 1));
+    assert_eq!(after.tier.map(|tier| tier.hits), Some(1000), "since the start");
 }
 
 #[test]
@@ -121,7 +147,7 @@ fn cells_follow_reads_and_choices() {
     watch.passes_begin(Duration::from_secs(1));
     watch.pass_begins(7);
     watch.layer_begins(2);
-    watch.routed(1, &[0, 2], |expert| expert == 2);
+    watch.routed(1, &[0, 2], |expert| (expert == 2).then_some(HitPlace::Memory));
     watch.moved(PieceId::expert(2, 1), ExpertPlace::Reading);
     assert_eq!(cells(&watch), "w.h.r");
     let tally = watch.tally();
@@ -137,8 +163,8 @@ fn cells_follow_reads_and_choices() {
     watch.passes_begin(Duration::from_secs(4));
     watch.pass_begins(1);
     // What a pass waited for, it has in its second visit of the layer.
-    watch.routed(2, &[1], |_| false);
-    watch.routed(2, &[0, 1], |_| true);
+    watch.routed(2, &[1], |_| None);
+    watch.routed(2, &[0, 1], hit);
     assert_eq!(cells(&watch), "..mhw", "{:?}", watch.tally());
     watch.passes_end(Duration::from_secs(5), Duration::from_millis(5));
     watch.pass_begins(1);
@@ -146,7 +172,7 @@ fn cells_follow_reads_and_choices() {
     assert_eq!(cells(&watch), "m.m.r");
     // Beyond the layer, or the model.
     watch.moved(PieceId::expert(1, 3), ExpertPlace::Memory);
-    watch.routed(9, &[0], |_| true);
+    watch.routed(9, &[0], hit);
     assert_eq!(cells(&watch), "m.m.r");
     watch.set_stale();
     watch.compare_resident();
@@ -162,7 +188,7 @@ fn steps_are_recorded_between_its_beginning_and_its_end() {
     watch.passes_begin(Duration::from_secs(1));
     watch.layer_begins(1);
     // Also while nothing else is watched.
-    watch.routed(1, &[0, 1], |expert| expert == 1);
+    watch.routed(1, &[0, 1], |expert| (expert == 1).then_some(HitPlace::Memory));
     watch.passes_end(Duration::from_secs(2), Duration::ZERO);
     watch.layer_begins(0);
     let Recording { reads, steps, left_out } = watch.recorded();

@@ -10,6 +10,7 @@ use crate::error::StreamError;
 use crate::experts::verifier::{Presence, RealPath, Verdict, detect_miss};
 use crate::reads::expert_ids;
 use crate::speculation::ChosenExperts;
+use crate::watch::HitPlace;
 
 impl DynamicAssembler {
     /// Shows the policy the state [tokens, hidden] from which a layer's router chooses.
@@ -92,11 +93,14 @@ impl DynamicAssembler {
             self.account_choice(layer, &routed.distinct);
         }
         if let Some(watch) = &self.watch {
-            let is_ready = |expert| {
+            let found = |expert| {
                 let id = PieceId::expert(number, expert);
-                self.cache.get(id).is_some() || self.is_on_tier(id)
+                match self.is_on_tier(id) {
+                    true => Some(HitPlace::Tier),
+                    false => self.cache.get(id).map(|_| HitPlace::Memory),
+                }
             };
-            watch.routed(layer, &routed.distinct, is_ready);
+            watch.routed(layer, &routed.distinct, found);
         }
         let cache = &mut self.cache;
         let stand_ins = &self.run_ahead.stand_ins;
