@@ -155,7 +155,7 @@ impl Story {
             self.steps.pop_front();
         }
         self.steps.push_back(step);
-        self.read_bytes += step.bytes;
+        self.read_bytes = self.read_bytes.saturating_add(step.bytes);
     }
 
     /// Bytes read in all periods.

@@ -11,8 +11,12 @@ use crate::{RunStep, Story, StorySubject, Wall};
 
 /// Number of passes whose costs are kept for tokens that arrive later.
 const PASSES: usize = 1024;
+/// Maximum number of tokens over which the pace is averaged.
+const TIMES: usize = 1 << 14;
 /// Seconds over which the pace is averaged.
 const PACED: f64 = 5.0;
+/// Maximum number of drives that are shown.
+const DRIVES: usize = 64;
 /// Maximum number of experts of a displayed model.
 const EXPERTS: usize = 1 << 20;
 
@@ -64,11 +68,22 @@ impl Reader {
     /// Takes the next frame.
     pub fn take(&mut self, frame: LiveFrame) {
         let LiveFrame {
-            at, step, memory, drives, tier, wall, passes, tokens, requests, texts, ..
+            at,
+            step,
+            memory,
+            mut drives,
+            tier,
+            wall,
+            passes,
+            tokens,
+            requests,
+            texts,
+            ..
         } = frame;
         self.story.step(step);
         self.now.tier = tier.or(self.now.tier);
         self.now.memory = memory.or(self.now.memory);
+        drives.truncate(DRIVES);
         self.now.drives = drives;
         for (start, letters) in wall {
             unpack(&letters, start, &mut self.now.wall.states);
@@ -85,6 +100,9 @@ impl Reader {
         for token in tokens {
             let pass = self.passes.iter().rev().find(|pass| pass.number == token.pass);
             let step = pass.map_or(RunStep::default(), |pass| pass.step);
+            if self.times.len() == TIMES {
+                self.times.pop_front();
+            }
             self.times.push_back(pass.map_or(at, |pass| pass.at));
             if self.shows(token.request) {
                 self.story.token(token.text.as_deref().unwrap_or("·"), step);

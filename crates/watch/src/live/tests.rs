@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use sws_engine::DriveMetrics;
 use sws_engine::watch::Lap;
 
 use super::*;
@@ -165,4 +166,24 @@ fn servers_of_other_versions_or_impossible_models_are_refused() {
     let wall = vec![(usize::MAX, "Y".to_owned()), (0, "\u{1b}é~".to_owned())];
     reader.take(LiveFrame { wall, at: f64::MAX, ..LiveFrame::default() });
     reader.take(LiveFrame { at: f64::MIN, ..LiveFrame::default() });
+}
+
+#[test]
+fn numbers_and_lists_of_a_server_may_be_any() {
+    let mut reader = Reader::new(&hello()).unwrap();
+    let most = u64::MAX;
+    let step =
+        RunStep { bytes: most, hits: most, misses: most, on_tier: most, ..RunStep::default() };
+    for number in 0..3 {
+        reader.take(LiveFrame {
+            step,
+            drives: vec![DriveMetrics::default(); 10_000],
+            passes: vec![Passed { number, step, ..Passed::default() }],
+            tokens: vec![said(number, "r1", "One"); 10_000],
+            ..LiveFrame::default()
+        });
+    }
+    assert_eq!((reader.story.total(), reader.story.read_bytes()), (step, most));
+    assert_eq!(reader.now.drives.len(), 64);
+    assert_eq!(reader.now.pace, Some(16_384.0), "of the latest tokens, within a second");
 }
