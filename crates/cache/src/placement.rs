@@ -170,7 +170,7 @@ impl Placement {
         self.state == PlacementState::On
     }
 
-    /// The experts that were copied and not demoted.
+    /// The experts that the tier holds.
     pub fn held(&self) -> &[PieceId] {
         &self.held
     }
@@ -337,6 +337,11 @@ impl Placement {
         self.few = ExpertTimes::default();
         self.is_used = false;
         Some(TierChange::Forget)
+    }
+
+    /// Forgets experts that the tier does not hold any more.
+    pub fn keep(&mut self, is_held: impl Fn(PieceId) -> bool) {
+        self.held.retain(|&expert| is_held(expert));
     }
 
     /// Forgets what lay on the tier.

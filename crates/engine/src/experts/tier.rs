@@ -97,8 +97,7 @@ impl PlacedTier {
 
     /// The experts that are held.
     pub(super) fn pieces(&self) -> impl Iterator<Item = PieceId> {
-        let held = self.placement.held().iter().copied();
-        held.filter(|&expert| self.tier.holds(expert))
+        self.placement.held().iter().copied()
     }
 
     /// Starts a pass.
@@ -136,13 +135,19 @@ impl PlacedTier {
             self.tier.demote(victim);
         }
         let before = waiter.moment();
-        // A tier that fails holds nothing any more.
         let is_held = self.tier.promote(expert, tensors);
         if is_held {
             self.copies += 1;
             self.placement.copied(expert, place, waiter.moment().computing(before));
         }
+        self.compare();
         is_held && self.placement.is_on()
+    }
+
+    /// Forgets experts that the tier has lost, or demoted for one that it refused.
+    pub(super) fn compare(&mut self) {
+        let PlacedTier { tier, placement, .. } = self;
+        placement.keep(|expert| tier.holds(expert));
     }
 
     /// Ends a layer with so many experts, for which the pass has waited so long. Returns the experts that need no slots
@@ -158,7 +163,6 @@ impl PlacedTier {
         let here = experts.saturating_sub(self.there);
         match self.placement.layer_ends(here, nanos(waited), elapsed) {
             None => Vec::new(),
-            // A device that has failed holds nothing.
             Some(TierChange::Free) => self.pieces().collect(),
             Some(TierChange::Forget) => {
                 for &expert in self.placement.held() {
@@ -232,5 +236,93 @@ impl ExpertExecutor for OnTier<'_> {
         let refused = self.tier.executor().compute(batch, outputs)?;
         self.refused.extend(&refused);
         Ok(refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use sws_format::Clock;
+
+    use super::*;
+
+    /// A tier with room for one expert, which may refuse copies.
+    #[derive(Debug)]
+    struct OneExpert {
+        held: Option<PieceId>,
+        refuses: Arc<AtomicBool>,
+    }
+
+    impl ExpertTier for OneExpert {
+        fn holds(&self, expert: PieceId) -> bool {
+            self.held == Some(expert)
+        }
+
+        fn has_room(&self) -> bool {
+            self.held.is_none()
+        }
+
+        fn takes(&self, _: &[TierTensor<'_>]) -> bool {
+            true
+        }
+
+        fn promote(&mut self, expert: PieceId, _: &[TierTensor<'_>]) -> bool {
+            let takes = !self.refuses.load(Ordering::Relaxed);
+            if takes {
+                self.held = Some(expert);
+            }
+            takes
+        }
+
+        fn demote(&mut self, expert: PieceId) {
+            self.held.take_if(|held| *held == expert);
+        }
+
+        fn executor(&mut self) -> &mut dyn ExpertExecutor {
+            unreachable!("nothing is computed")
+        }
+
+        fn usage(&self) -> TierUsage {
+            TierUsage { held: self.held.iter().count() as u64, slots: 1, ..TierUsage::default() }
+        }
+    }
+
+    #[test]
+    fn a_victim_whose_replacement_was_refused_is_not_held() {
+        let refuses = Arc::new(AtomicBool::new(false));
+        let tier = OneExpert { held: None, refuses: Arc::clone(&refuses) };
+        let mut placed = PlacedTier::new(Box::new(tier), true);
+        let waiter = Waiter::new(Clock::simulated());
+        let mut at = Moment::default();
+        // A pass whose router chooses one expert, which takes a tenth of the time on the tier.
+        let mut pass = |placed: &mut PlacedTier, expert: u32| {
+            placed.pass_begins(at);
+            placed.layer_begins(1);
+            placed.placement.chosen(0, &[expert], &[]);
+            let id = PieceId::expert(0, expert);
+            match placed.holds(id) {
+                true => placed.computed(1, 1e4),
+                false => {
+                    placed.placement.computed_here(1, 1e5);
+                    placed.promote(id, &[], &waiter);
+                }
+            }
+            at.now += Duration::from_millis(1);
+            placed.layer_ends(1, Duration::ZERO, at);
+            let is_held = placed.placement.held().iter().all(|&id| placed.tier.holds(id));
+            assert!(is_held, "{placed:?}");
+            placed.tier.usage().held
+        };
+        for number in 0..1000 {
+            pass(&mut placed, number % 2);
+        }
+        assert_eq!(placed.placement.held().len(), 1);
+        refuses.store(true, Ordering::Relaxed);
+        // Uses of the new one outgrow those of the held one, which makes room.
+        let demoted = (0..10_000).find(|_| pass(&mut placed, 2) == 0);
+        assert!(demoted.is_some(), "{placed:?}");
+        assert_eq!(placed.placement.held(), []);
     }
 }

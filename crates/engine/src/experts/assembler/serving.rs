@@ -127,6 +127,9 @@ impl DynamicAssembler {
         let took = self.moment().computing(before);
         if let Some(placed) = &mut self.tier {
             placed.computed(there.len(), took);
+            if !refused.is_empty() {
+                placed.compare();
+            }
         }
         self.computed(&there);
         Ok(())
