@@ -311,7 +311,19 @@ fn copies_serve_what_is_damaged_here() {
     };
     push(&[]).refused(2, &[damaged.to_str().unwrap(), "has a damaged ", "--also"]);
     push(&[&"--also", &dir]).refused(2, &["own", "read already"]);
-    let pushed = push(&[&"--also", &tales()]).succeeded();
+    // A copy with the same damage is told of, and left out.
+    let same = home.path().join("same");
+    sws(&[&"mirror", &tales(), &same]).succeeded();
+    let name = &manifest.files.last().unwrap().path;
+    std::fs::copy(&damaged, same.join(name)).unwrap();
+    let left_out = format!("sws: `{}` has a damaged ", same.join(name).display());
+    let refused = push(&[&"--also", &same]);
+    assert_eq!(refused.code, Some(2), "{refused:?}");
+    for words in [&*left_out, damaged.to_str().unwrap(), "name a sound copy of them with --also"] {
+        assert!(refused.stderr.contains(words), "no {words:?} in {refused:?}");
+    }
+    let pushed = push(&[&"--also", &same, &"--also", &tales()]).succeeded();
+    assert!(pushed.stderr.contains(&left_out), "{pushed:?}");
     let told: serde_json::Value = serde_json::from_str(&pushed.stdout).unwrap();
     assert_eq!((&told["there"], &told["from_copies"]), (&false.into(), &1.into()), "{told}");
     assert!(pushed.stderr.contains("sws: 1 file of "), "{pushed:?}");

@@ -173,6 +173,9 @@ pub enum FarError {
     /// Other shards at the address.
     #[error("`{address}` has other shards already; give another address, or remove them first")]
     Occupied { address: String },
+    /// A file that was read a second time, and had other bytes.
+    #[error("`{}` has other bytes than a moment before, when it was verified; push again while nothing writes there, and check its drive if it happens again", path.display())]
+    Changed { path: PathBuf },
     /// Damaged shards on this machine.
     #[error("`{}` {what}; copy it again, make the shards again, or name a sound copy of them with --also", path.display())]
     DamagedHere {

@@ -169,12 +169,12 @@ impl FarOrigin {
     }
 
     /// Makes one request that uploads a file with this length and SHA-256.
-    pub(crate) fn put(
+    pub(crate) fn put<'b>(
         &self,
         file: &str,
         len: u64,
         hash: &str,
-        mut body: impl FnMut() -> Result<Box<dyn Read>, HttpFailure>,
+        mut body: impl FnMut() -> Result<Box<dyn Read + 'b>, HttpFailure>,
     ) -> Result<(), HttpFailure> {
         self.corrected(file, &mut |at| {
             let headers = self.signed("PUT", at, None, hash);

@@ -7,6 +7,7 @@ use sws_os::file::is_damage;
 
 use super::ShardError;
 use super::outdir::OutDir;
+use super::verify::unreadable;
 
 /// Copies the small files of these names into the shard directory.
 pub(super) fn copy(
@@ -32,7 +33,7 @@ pub(super) fn copy_back(copies: &[CopiedFile], from: &Path, to: &OutDir) -> Resu
             Ok(bytes) => bytes,
             Err(error) => {
                 let path = from.join(&copy.path);
-                let what = what(error)?;
+                let what = damage(error, false)?;
                 return Err(ShardError::DamagedCopy { path, what });
             }
         };
@@ -41,22 +42,19 @@ pub(super) fn copy_back(copies: &[CopiedFile], from: &Path, to: &OutDir) -> Resu
     Ok(())
 }
 
-/// Describes the damage of a copy, as the end of a sentence that begins with its name.
-pub(super) fn damage(copy: &CopiedFile, dir: &Path) -> Result<Option<String>, ShardError> {
-    copy.read(dir).err().map(what).transpose()
-}
-
-fn what(error: SmallFileError) -> Result<String, ShardError> {
+/// Describes the damage of a copy, as the end of a sentence that begins with its name. Fails if the system refused the
+/// read, unless that counts as damage.
+pub(super) fn damage(error: SmallFileError, refused_is_damage: bool) -> Result<String, ShardError> {
     Ok(match error {
         SmallFileError::Missing { .. } => "is missing".to_owned(),
         SmallFileError::NotAFile { .. } => "is not a regular file".to_owned(),
         SmallFileError::Length { expected, found, .. } => {
             format!("has {found} bytes instead of {expected}")
         }
-        SmallFileError::Read { path, cause } if !is_damage(&cause) => {
+        SmallFileError::Read { path, cause } if !refused_is_damage && !is_damage(&cause) => {
             return Err(ShardError::reading(&path)(cause));
         }
-        SmallFileError::Read { cause, .. } => format!("cannot be read ({cause})"),
+        SmallFileError::Read { cause, .. } => unreadable(&cause),
         _ => "is damaged".to_owned(),
     })
 }

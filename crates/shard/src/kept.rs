@@ -13,7 +13,7 @@ use sws_kernels::Encoding;
 use super::direct::ALIGN;
 use super::journal::Journal;
 use super::plan::ShardJob;
-use super::verify::{self, Shard};
+use super::verify::{self, Shard, VerifyOptions};
 use super::{ShardError, ShardOptions, begins_with, layout, reporter};
 
 /// Identifies the job that a journal belongs to.
@@ -236,7 +236,8 @@ pub(super) fn of_journal(
         total = total.saturating_add(line.len);
     }
     let report = reporter(Progress { done: 0, total }, progress);
-    let found = verify::check(&shards, out, &identity.fingerprint, &report)?;
+    let found =
+        verify::check(&shards, out, &identity.fingerprint, &VerifyOptions::default(), &report)?;
     let mut damaged: Vec<usize> = found.iter().map(|(shard, _)| indices[*shard]).collect();
     damaged.dedup();
     for &index in &damaged {

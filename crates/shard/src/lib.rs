@@ -49,7 +49,7 @@ use sws_kernels::Encoding;
 pub use error::ShardError;
 pub use mirror::{MirrorOptions, Mirrored, mirror};
 pub use unshard::{Unsharded, unshard};
-pub use verify::{Damage, Verified, verify, verify_files};
+pub use verify::{Damage, Verified, VerifyOptions, verify, verify_files};
 pub use write::{Sharded, encoding_in, resume, shard};
 
 /// Number of pieces in progress: while one is encoded, another is read and a third is written. More

@@ -10,7 +10,7 @@ use sws_format::{LEARNED_FILE, MANIFEST_FILE, Manifest, PieceId, PieceKind, Prog
 
 use super::direct::{ALIGN, ShardOutput, SourceFile, buffer};
 use super::outdir::OutDir;
-use super::verify::{self, STEP, Shard};
+use super::verify::{self, STEP, Shard, VerifyOptions};
 use super::{ShardError, WORKERS, layout, reporter, start};
 
 /// Options of [`mirror`].
@@ -118,7 +118,8 @@ fn intact(
     let held: Vec<Shard<'_>> = before.iter().map(|&at| shards[at]).collect();
     let total = total_len(shards, before);
     let report = reporter(Progress { done: 0, total }, verifying);
-    let damage = verify::check(&held, out, &manifest.model.fingerprint, &report)?;
+    let fingerprint = &manifest.model.fingerprint;
+    let damage = verify::check(&held, out, fingerprint, &VerifyOptions::default(), &report)?;
     let damaged: HashSet<usize> = damage.into_iter().map(|(index, _)| before[index]).collect();
     Ok(before.iter().copied().filter(|at| !damaged.contains(at)).collect())
 }

@@ -1,5 +1,7 @@
 //! Verification: reads every byte of a shard directory and compares it with the manifest.
 
+mod walk;
+
 use std::io::Read;
 use std::path::Path;
 use std::sync::Mutex;
@@ -10,10 +12,10 @@ use sws_format::{
     open_regular,
 };
 use sws_os::file::is_damage;
-use xxhash_rust::xxh3::Xxh3Default;
 
 use super::direct::{SourceFile, buffer};
 use super::{ShardError, copies, layout, reporter, start};
+use walk::Walk;
 
 /// Bytes per read.
 pub(super) const STEP: usize = 4 << 20;
@@ -40,6 +42,23 @@ pub struct Damage {
     pub piece: Option<PieceId>,
     /// Description of the damage, as the end of a sentence that begins with the file.
     pub what: String,
+}
+
+/// Options of [`verify_files`].
+#[derive(Clone, Copy)]
+pub struct VerifyOptions<'a> {
+    /// Selects files by name.
+    pub wanted: &'a dyn Fn(&str) -> bool,
+    /// Gets the name and the bytes of each selected file, in order, on one of several threads.
+    pub read: &'a (dyn Fn(&str, &[u8]) + Sync),
+    /// True to count a file that the system refuses to read as damaged; false to fail.
+    pub refused_is_damage: bool,
+}
+
+impl Default for VerifyOptions<'_> {
+    fn default() -> Self {
+        VerifyOptions { wanted: &|_| true, read: &|_, _| (), refused_is_damage: false }
+    }
 }
 
 /// Verifies a shard directory: the manifest; the length, header, checksums and padding of every
@@ -70,17 +89,18 @@ pub(super) fn verify_by(
     dir: &Path,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Verified, ShardError> {
-    verify_files(manifest, dir, &|_| true, progress)
+    verify_files(manifest, dir, &VerifyOptions::default(), progress)
 }
 
 /// Like [`verify`], for some files of a directory, which may be a copy of the one that the manifest
-/// is of. `wanted` selects them by name.
+/// is of.
 pub fn verify_files(
     manifest: &Manifest,
     dir: &Path,
-    wanted: &dyn Fn(&str) -> bool,
+    options: &VerifyOptions<'_>,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Verified, ShardError> {
+    let &VerifyOptions { wanted, read, refused_is_damage } = options;
     let mut shards = shards(manifest);
     shards.retain(|shard| wanted(shard.path));
     let small = || manifest.copies.iter().filter(|copy| wanted(&copy.path));
@@ -89,16 +109,19 @@ pub fn verify_files(
     let report = reporter(Progress { done: 0, total }, progress);
     report(0);
     let mut damage = Vec::new();
-    for (index, what) in check(&shards, dir, &manifest.model.fingerprint, &report)? {
+    for (index, what) in check(&shards, dir, &manifest.model.fingerprint, options, &report)? {
         let shard = &shards[index];
         damage.push(Damage { file: shard.path.to_owned(), piece: Some(shard.piece), what });
     }
     for copy in small() {
-        let what = copies::damage(copy, dir)?;
-        report(copy.len);
-        if let Some(what) = what {
-            damage.push(Damage { file: copy.path.clone(), piece: None, what });
+        match copy.read(dir) {
+            Ok(bytes) => read(&copy.path, &bytes),
+            Err(error) => {
+                let what = copies::damage(error, refused_is_damage)?;
+                damage.push(Damage { file: copy.path.clone(), piece: None, what });
+            }
         }
+        report(copy.len);
     }
     Ok(Verified { shards: shards.len(), bytes: total, damage })
 }
@@ -110,12 +133,16 @@ pub(super) fn check(
     shards: &[Shard],
     dir: &Path,
     fingerprint: &str,
+    options: &VerifyOptions<'_>,
     report: &(dyn Fn(u64) + Sync),
 ) -> Result<Vec<(usize, String)>, ShardError> {
+    let &VerifyOptions { read, refused_is_damage, .. } = options;
     let check = ShardCheck {
         shards,
         dir,
         fingerprint,
+        read,
+        refused_is_damage,
         report,
         next: AtomicUsize::new(0),
         found: Mutex::default(),
@@ -147,6 +174,8 @@ struct ShardCheck<'a> {
     shards: &'a [Shard<'a>],
     dir: &'a Path,
     fingerprint: &'a str,
+    read: &'a (dyn Fn(&str, &[u8]) + Sync),
+    refused_is_damage: bool,
     report: &'a (dyn Fn(u64) + Sync),
     /// Index of the next shard to check.
     next: AtomicUsize,
@@ -163,9 +192,22 @@ impl ShardCheck<'_> {
         loop {
             let index = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(shard) = self.shards.get(index) else { return Ok(()) };
-            let mut ignore = |_: &[u8]| Ok(());
-            let damage =
-                shard.check(self.dir, self.fingerprint, &mut buffer, self.report, &mut ignore)?;
+            let mut read = |bytes: &[u8]| {
+                (self.read)(shard.path, bytes);
+                Ok(())
+            };
+            let damage = match shard.check(
+                self.dir,
+                self.fingerprint,
+                &mut buffer,
+                self.report,
+                &mut read,
+            ) {
+                Err(ShardError::Read { cause, .. }) if self.refused_is_damage => {
+                    vec![unreadable(&cause)]
+                }
+                damage => damage?,
+            };
             let mut found = self.found.lock().expect("no holder panics");
             for what in damage {
                 found.push((index, what));
@@ -257,7 +299,7 @@ impl Shard<'_> {
         let source = match SourceFile::open(&path) {
             Ok(source) => source,
             Err(ShardError::Read { cause, .. }) if is_damage(&cause) => {
-                return given_up(format!("cannot be read ({cause})"));
+                return given_up(unreadable(&cause));
             }
             Err(error) => return Err(error),
         };
@@ -271,7 +313,7 @@ impl Shard<'_> {
                 }
                 Err(ShardError::Read { cause, .. }) if is_damage(&cause) => {
                     report(self.len - at);
-                    walk.damage.push(format!("cannot be read ({cause})"));
+                    walk.damage.push(unreadable(&cause));
                     return Ok(walk.damage);
                 }
                 Err(error) => return Err(error),
@@ -316,122 +358,7 @@ impl Shard<'_> {
     }
 }
 
-/// Checks the bytes of a shard from front to back.
-struct Walk<'a> {
-    header: &'a [u8],
-    /// The remaining parts, in order.
-    parts: std::vec::IntoIter<(&'a Tensor, usize)>,
-    now: Region<'a>,
-    /// Remaining bytes of the current region, and number of bytes hashed in the current checksum
-    /// run.
-    left: u64,
-    run: u64,
-    at: u64,
-    len: u64,
-    hasher: Xxh3Default,
-    /// True if the current region is known to be damaged.
-    bad: bool,
-    damage: Vec<String>,
-}
-
-#[derive(Clone, Copy)]
-enum Region<'a> {
-    Header,
-    Padding,
-    Part { tensor: &'a Tensor, index: usize, check: usize },
-}
-
-impl<'a> Walk<'a> {
-    fn new(tensors: &'a [Tensor], header: &'a [u8], len: u64) -> Self {
-        let mut parts = Vec::new();
-        for tensor in tensors {
-            for index in 0..tensor.parts.len() {
-                parts.push((tensor, index));
-            }
-        }
-        Walk {
-            header,
-            parts: parts.into_iter(),
-            now: Region::Header,
-            left: header.len() as u64,
-            run: 0,
-            at: 0,
-            len,
-            hasher: Xxh3Default::new(),
-            bad: false,
-            damage: Vec::new(),
-        }
-    }
-
-    fn feed(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            if self.left == 0 {
-                self.next_region();
-                continue;
-            }
-            let mut n = self.left.min(bytes.len() as u64);
-            if let Region::Part { tensor, index, .. } = self.now {
-                n = n.min(tensor.parts[index].check_len - self.run);
-            }
-            let (now, rest) = bytes.split_at(n as usize);
-            bytes = rest;
-            self.check(now);
-            self.left -= n;
-            self.at += n;
-        }
-    }
-
-    fn check(&mut self, bytes: &[u8]) {
-        match self.now {
-            Region::Header => {
-                let at = self.at as usize;
-                if bytes != &self.header[at..at + bytes.len()] {
-                    self.found("has a damaged header".to_owned());
-                }
-            }
-            Region::Padding => {
-                if bytes.iter().any(|&b| b != 0) {
-                    self.found(format!("has damaged padding at byte {}", self.at));
-                }
-            }
-            Region::Part { tensor, index, check } => {
-                let part = &tensor.parts[index];
-                self.hasher.update(bytes);
-                self.run += bytes.len() as u64;
-                if self.run == part.check_len || self.left == bytes.len() as u64 {
-                    if part.checks.get(check) != Some(&self.hasher.digest()) {
-                        let name = layout::part_name(tensor, index);
-                        self.found(format!("has a damaged tensor `{name}`"));
-                    }
-                    self.hasher.reset();
-                    self.run = 0;
-                    self.now = Region::Part { tensor, index, check: check + 1 };
-                }
-            }
-        }
-    }
-
-    /// Keeps the first damage of the current region.
-    fn found(&mut self, what: String) {
-        if !self.bad {
-            self.damage.push(what);
-            self.bad = true;
-        }
-    }
-
-    /// Enters the padding up to the next part, or that part. The header was laid out from the same
-    /// parts, so their offsets ascend.
-    fn next_region(&mut self) {
-        self.bad = false;
-        let start = match self.parts.as_slice().first() {
-            Some((tensor, index)) => tensor.parts[*index].offset,
-            None => self.len,
-        };
-        if start > self.at {
-            (self.now, self.left) = (Region::Padding, start - self.at);
-        } else if let Some((tensor, index)) = self.parts.next() {
-            self.now = Region::Part { tensor, index, check: 0 };
-            self.left = tensor.parts[index].len;
-        }
-    }
+/// The damage of a file that cannot be read.
+pub(super) fn unreadable(cause: &std::io::Error) -> String {
+    format!("cannot be read ({cause})")
 }

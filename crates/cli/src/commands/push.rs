@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use anyhow::bail;
 use serde_json::json;
@@ -25,18 +25,23 @@ pub(crate) fn run(args: &args::PushArgs) -> anyhow::Result<ExitCode> {
         true => Some(learned(&dir)?),
         false => None,
     };
-    let manifest = Manifest::load(&dir)?;
+    let manifest = Manifest::read(&dir)?;
     let notice = |sentence: &str| note!("sws: {sentence}");
     let copies = ModelMirror::of_shards(&dir, &manifest, &args.also, notice)?;
     let copies: Vec<PathBuf> = copies.into_iter().map(|copy| copy.dir).collect();
     let total = manifest.files.iter().map(|file| file.len).sum();
     let done = AtomicU64::new(0);
+    let left_out = Mutex::new(Vec::new());
     let pushed = {
         let _ending = Ending::at_a_signal("interrupted; the same command begins anew")?;
         let verifying = OnceLock::new();
         let pushing = OnceLock::new();
-        let report = |step| match step {
+        let report = |step: PushStep<'_>| match step {
             PushStep::Verified(progress) => show(&verifying, "verifying", progress),
+            PushStep::Unserved { path, what, more } => {
+                let told = unserved(path, what, more);
+                left_out.lock().unwrap_or_else(PoisonError::into_inner).push(told);
+            }
             PushStep::Moved(bytes) => {
                 finish(&verifying);
                 let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
@@ -49,6 +54,9 @@ pub(crate) fn run(args: &args::PushArgs) -> anyhow::Result<ExitCode> {
         let pushed = push(&what, &report);
         finish(&verifying);
         finish(&pushing);
+        for sentence in left_out.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            note!("sws: {sentence}");
+        }
         pushed?
     };
     let Pushed { files, bytes, there, from_copies } = pushed;
@@ -75,6 +83,18 @@ pub(crate) fn run(args: &args::PushArgs) -> anyhow::Result<ExitCode> {
 /// Shows progress on a meter, which is made with the first.
 fn show(meter: &OnceLock<ProgressMeter>, name: &'static str, progress: Progress) {
     meter.get_or_init(|| ProgressMeter::new(name)).show(progress);
+}
+
+/// A sentence about a copy that cannot serve files which are damaged in the shards.
+fn unserved(path: &Path, what: &str, more: usize) -> String {
+    let others = match more {
+        0 => String::new(),
+        more => format!(" ({} there)", count(more as u64, "more such file")),
+    };
+    format!(
+        "`{}` {what}, so this copy of the file is left out{others}; mend that copy with `sws mirror` from a sound one",
+        path.display()
+    )
 }
 
 fn finish(meter: &OnceLock<ProgressMeter>) {

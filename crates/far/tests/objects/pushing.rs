@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use sws_far::{Far, FarError, FarOrigin, Push, PushStep, Pushed, push};
 use sws_format::{Clock, LEARNED_FILE, Manifest};
@@ -24,13 +24,7 @@ fn damaged_shards_are_not_pushed() {
     let to = origin("s3://models/new", &variables(&storage, &[]), Clock::real()).unwrap();
     let copy = tempfile::tempdir().unwrap();
     let dir = copy.path().join("tales");
-    let manifest = Manifest::load(tales()).unwrap();
-    let files = manifest.files.iter().map(|file| &file.path);
-    let copies = manifest.copies.iter().map(|copy| &copy.path);
-    for name in files.chain(copies).map(String::as_str).chain(["manifest.json"]) {
-        std::fs::create_dir_all(dir.join(name).parent().unwrap()).unwrap();
-        std::fs::copy(tales().join(name), dir.join(name)).unwrap();
-    }
+    copied(&dir);
     let path = dir.join(EXPERT);
     let mut bytes = std::fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
@@ -59,6 +53,95 @@ fn damaged_shards_are_not_pushed() {
     }
 }
 
+/// A copy of the tales.
+fn copied(to: &Path) {
+    let manifest = Manifest::load(tales()).unwrap();
+    let files = manifest.files.iter().map(|file| &file.path);
+    let copies = manifest.copies.iter().map(|copy| &copy.path);
+    for name in files.chain(copies).map(String::as_str).chain(["manifest.json"]) {
+        std::fs::create_dir_all(to.join(name).parent().unwrap()).unwrap();
+        std::fs::copy(tales().join(name), to.join(name)).unwrap();
+    }
+}
+
+/// Makes a folder one that the system refuses to enter, also for root.
+fn make_unreadable(folder: &Path) {
+    std::fs::remove_dir_all(folder).unwrap();
+    std::os::unix::fs::symlink(folder, folder).unwrap();
+}
+
+#[test]
+fn files_that_cannot_be_opened_are_served_from_copies() {
+    let own = tempfile::tempdir().unwrap();
+    let other = tempfile::tempdir().unwrap();
+    copied(own.path());
+    copied(other.path());
+    let embed = "embed.safetensors";
+    std::fs::remove_file(own.path().join(embed)).unwrap();
+    let folder = Path::new(EXPERT).parent().unwrap();
+    make_unreadable(&own.path().join(folder));
+    make_unreadable(&other.path().join(folder));
+    let storage = Bucket::start(BTreeMap::new()).unwrap();
+    let address = format!("{}/tales", storage.endpoint());
+    let to = origin(&address, &BTreeMap::new(), Clock::simulated()).unwrap();
+    let told = Mutex::new(Vec::new());
+    let put = |copies: &[PathBuf]| {
+        let what = Push { dir: own.path(), copies, learned: None, to: &to, again: false };
+        push(&what, &|step| {
+            if let PushStep::Unserved { path, what, more } = step {
+                told.lock().unwrap().push((path.to_owned(), what.to_owned(), more));
+            }
+        })
+    };
+    let copy = other.path().to_owned();
+    let error = put(std::slice::from_ref(&copy)).unwrap_err().to_string();
+    assert!(error.contains(own.path().join(folder).to_str().unwrap()), "{error}");
+    assert!(error.contains("cannot be read (") && error.contains("--also"), "{error}");
+    assert!(storage.state().requests.iter().all(|request| request.method != "PUT"));
+    let pushed = put(&[copy.clone(), tales()]).unwrap();
+    let (of_tales, of_copy): (Vec<PathBuf>, Vec<PathBuf>) =
+        pushed.from_copies.into_iter().partition(|path| path.starts_with(tales()));
+    assert_eq!(of_copy, [copy.join(embed)]);
+    let told = told.into_inner().unwrap();
+    assert_eq!(told.len(), 2, "by each command");
+    for (path, what, more) in told {
+        assert!(path.starts_with(copy.join(folder)) && what.contains("cannot be read ("), "{what}");
+        assert_eq!(more, of_tales.len() - 1);
+    }
+    for (path, bytes) in &storage.state().files {
+        let name = path.strip_prefix("/tales/").unwrap();
+        assert!(*bytes == std::fs::read(tales().join(name)).unwrap(), "{name}");
+    }
+}
+
+#[test]
+fn bytes_that_change_after_they_were_verified_are_not_pushed() {
+    for name in [EXPERT, "config.json"] {
+        for len in [None, Some(5)] {
+            let own = tempfile::tempdir().unwrap();
+            copied(own.path());
+            let path = own.path().join(name);
+            let storage = Bucket::start(BTreeMap::new()).unwrap();
+            let address = format!("{}/tales", storage.endpoint());
+            let to = origin(&address, &BTreeMap::new(), Clock::simulated()).unwrap();
+            let change = |step: PushStep<'_>| {
+                let PushStep::Verified(progress) = step else { return };
+                if progress.done == progress.total {
+                    let mut bytes = std::fs::read(&path).unwrap();
+                    *bytes.first_mut().unwrap() ^= 1;
+                    bytes.truncate(len.unwrap_or(bytes.len()));
+                    std::fs::write(&path, bytes).unwrap();
+                }
+            };
+            let what = Push { dir: own.path(), copies: &[], learned: None, to: &to, again: false };
+            let error = push(&what, &change).unwrap_err();
+            assert!(matches!(error, FarError::Changed { .. }), "{name}, {len:?}: {error}");
+            assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+            assert!(!storage.state().files.contains_key("/tales/manifest.json"));
+        }
+    }
+}
+
 #[test]
 fn pushed_shards_are_whole_or_not_seen() {
     // A bucket that is there.
@@ -80,7 +163,7 @@ fn pushed_shards_are_whole_or_not_seen() {
 
     storage.fault(EXPERT, Fault::Status(503, "SlowDown", ""), 1);
     let moved = AtomicU64::new(0);
-    let count = |step| {
+    let count = |step: PushStep<'_>| {
         if let PushStep::Moved(bytes) = step {
             moved.fetch_add(bytes, Ordering::Relaxed);
         }

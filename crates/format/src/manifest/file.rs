@@ -147,9 +147,17 @@ impl Manifest {
 
     /// Loads the manifest without checking the files, for callers that report on each of them.
     pub fn read(dir: &Path) -> Result<Manifest, ManifestError> {
+        Ok(Manifest::read_with_json(dir)?.0)
+    }
+
+    /// Like [`read`](Self::read), with the contents of the file.
+    pub fn read_with_json(dir: &Path) -> Result<(Manifest, Vec<u8>), ManifestError> {
         let path = dir.join(MANIFEST_FILE);
         let json = read(&path)?.ok_or_else(|| ManifestError::Absent { dir: dir.to_owned() })?;
-        Manifest::from_json(&json).map_err(|reason| ManifestError::Invalid { path, reason })
+        match Manifest::from_json(&json) {
+            Ok(manifest) => Ok((manifest, json)),
+            Err(reason) => Err(ManifestError::Invalid { path, reason }),
+        }
     }
 
     /// The hash that the manifest of a directory bears, which tells it from any other; `None` without
@@ -225,7 +233,7 @@ impl Manifest {
 
     /// Checks that every listed file is a regular file of the right length, reached through no
     /// symbolic link.
-    fn check_disk(&self, dir: &Path) -> Result<(), ManifestError> {
+    pub fn check_disk(&self, dir: &Path) -> Result<(), ManifestError> {
         let mut folders = HashSet::new();
         for file in &self.files {
             let path = dir.join(&file.path);
