@@ -128,10 +128,14 @@ fn in_mxfp8(config: &BTreeMap<String, Value>) -> Option<Scope> {
         return None;
     }
     let lists = ["modules_to_not_convert", "ignored_layers"].map(|key| config.get(key));
-    let list = lists.into_iter().flatten().find(|list| !list.is_null());
-    let excluded = list.map_or(Some(&[][..]), |list| list.as_list())?;
+    let mut excluded = Vec::new();
+    for list in lists.into_iter().flatten().filter(|list| !list.is_null()) {
+        for name in list.as_list()? {
+            excluded.push(name.as_str()?);
+        }
+    }
     let known = ["lm_head", "embed_tokens", "self_attn", "shared_expert"];
-    let excluded = large(excluded.iter().flat_map(Value::as_str));
+    let excluded = large(excluded.into_iter());
     let is_known = excluded.iter().all(|name| known.iter().any(|part| name.contains(part)));
     if is_known { without(&excluded) } else { None }
 }
@@ -182,7 +186,7 @@ fn along_columns(config: &BTreeMap<String, Value>, gptq: bool) -> Option<(Encodi
             None => Vec::new(),
         },
         false => match config.get("modules_to_not_convert").and_then(Value::as_list) {
-            Some(names) => names.iter().flat_map(Value::as_str).collect(),
+            Some(names) => names.iter().map(Value::as_str).collect::<Option<_>>()?,
             None => Vec::new(),
         },
     };
@@ -212,8 +216,9 @@ fn packed(config: &BTreeMap<String, Value>) -> Option<(Encoding, Scope)> {
         _ => return None,
     };
     // The ignored names are module names or regular expressions for them.
-    let ignored: Vec<&str> =
-        config.get("ignore")?.as_list()?.iter().flat_map(Value::as_str).collect();
+    let ignored: Option<Vec<&str>> =
+        config.get("ignore")?.as_list()?.iter().map(Value::as_str).collect();
+    let ignored = ignored?;
     if !any_has(&ignored, "lm_head") {
         return None;
     }
@@ -273,6 +278,19 @@ mod tests {
             (r#"{"quant_method": "mxfp8", "ignored_layers": ["self_attn"]}"#.into(), None),
             (r#"{"quant_method": "mxfp8", "ignored_layers": ["linear_attn"]}"#.into(), None),
             (r#"{"quant_method": "mxfp8", "ignored_layers": 7}"#.into(), None),
+            (r#"{"quant_method": "mxfp8", "ignored_layers": ["lm_head", 7]}"#.into(), None),
+            (
+                r#"{"quant_method": "mxfp8", "modules_to_not_convert": ["lm_head"],
+                    "ignored_layers": ["re:.*self_attn.*", "re:.*shared_experts.*"]}"#
+                    .into(),
+                mxfp8(Scope::Experts),
+            ),
+            (
+                r#"{"quant_method": "mxfp8", "modules_to_not_convert": null,
+                    "ignored_layers": ["lm_head"]}"#
+                    .into(),
+                mxfp8(Scope::Layers),
+            ),
             (
                 r#"{"quant_method": "fp8", "weight_block_size": [128, 128]}"#.into(),
                 Some(Some((Encoding::Fp8(Fp8Scales::Squares), Scope::Layers))),
