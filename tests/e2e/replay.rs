@@ -90,7 +90,9 @@ fn a_card_computes_experts_of_its_own() {
     // A card that takes much longer than a read is tried, and left alone.
     let slow = run(&["--vram-slots", "64", "--vram-times", "200,90000,800,400"]);
     assert!(slow["runs"][0]["vram"]["hit_rate"].as_f64().unwrap() < 0.01, "{slow}");
-    let table = sws(&[&"replay", &tales(), &"--vram-slots=64"]).succeeded().stdout;
+    let both = sws(&[&"replay", &tales(), &"--vram-slots=64"]).succeeded();
+    assert!(both.stderr.contains("belady foresees no graphics card, and is left out"), "{both:?}");
+    let table = both.stdout;
     assert!(table.contains("on card") && table.contains("--vram-times"), "{table}");
     let belady: [&dyn AsRef<std::ffi::OsStr>; 4] =
         [&"replay", &tales(), &"--policies=belady", &"--vram-slots=64"];

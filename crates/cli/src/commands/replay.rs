@@ -25,6 +25,7 @@ use crate::args;
 use crate::atomic_file::AtomicFile;
 use crate::progress::{ProgressMeter, ProgressUnit};
 use crate::table::{table, wrapped};
+use crate::terminal::note;
 use crate::watch::write_page;
 
 /// Size limit of a trace: a hundred million choices or more.
@@ -65,11 +66,15 @@ pub(crate) fn run(args: &args::ReplayArgs) -> anyhow::Result<ExitCode> {
             governed: true,
             times: args.vram_times,
         });
+        let named = policies.len();
         policies.retain(|policy| *policy != ReplayPolicy::Belady);
         if policies.is_empty() {
             bail!(
                 "belady foresees no graphics card; name another policy, or leave out --vram-slots"
             );
+        }
+        if policies.len() < named {
+            note!("sws: belady foresees no graphics card, and is left out");
         }
     }
     let mut slots: Vec<(f64, usize)> = Vec::new();
