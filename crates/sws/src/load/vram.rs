@@ -61,14 +61,18 @@ pub(crate) struct OpenedTier {
     host_bytes: u64,
 }
 
-/// What plans of a model have found out about its tier: it is opened and checked once for a plan and a run.
+/// What plans of a model have found out about its tier: it is opened and checked once for all plans and a run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeptVram(Arc<Mutex<Option<KeptTier>>>);
 
+/// The tier that was asked for.
+type AskedTier = (VramChoice, Activations);
+
 #[derive(Debug)]
 struct KeptTier {
-    asked: (VramChoice, Activations),
-    host_bytes: u64,
+    asked: AskedTier,
+    /// Bytes of the machine's memory that it takes, or the reason why there is none.
+    host_bytes: Result<u64, String>,
     /// The device, until the model is loaded.
     opened: Option<OpenedTier>,
 }
@@ -76,6 +80,28 @@ struct KeptTier {
 impl KeptVram {
     fn lock(&self) -> MutexGuard<'_, Option<KeptTier>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of the machine's memory that a tier takes, or the reason why there is none. Only the first plan with this
+    /// choice opens the device; it is kept for a run if `keeps` is true.
+    fn planned(
+        &self,
+        asked: AskedTier,
+        keeps: bool,
+        open: impl FnOnce() -> Result<Result<OpenedTier, String>>,
+    ) -> Result<Result<u64, String>> {
+        let mut kept = self.lock();
+        if let Some(known) = kept.as_ref().filter(|kept| kept.asked == asked) {
+            return Ok(known.host_bytes.clone());
+        }
+        // Its memory is needed now.
+        kept.take();
+        let (host_bytes, opened) = match open()? {
+            Ok(opened) => (Ok(opened.host_bytes), keeps.then_some(opened)),
+            Err(why) => (Err(why), None),
+        };
+        *kept = Some(KeptTier { asked, host_bytes: host_bytes.clone(), opened });
+        Ok(host_bytes)
     }
 }
 
@@ -100,32 +126,38 @@ impl Vram {
         if let Some(bytes) = loader.beside_vram {
             return Ok(Vram::Planned(bytes));
         }
-        let asked = (loader.options.vram, loader.options.activations);
-        let mut kept = loader.model.kept_vram().lock();
-        if let Some(known) = kept.as_ref().filter(|kept| kept.asked == asked) {
-            return Ok(Vram::Planned(known.host_bytes));
+        let wanted = loader.options.vram;
+        if wanted == VramChoice::Off {
+            return Ok(Vram::Off);
         }
-        kept.take();
-        let Vram::Open(opened) = Vram::open_anew(loader)? else { return Ok(Vram::Off) };
-        let host_bytes = opened.host_bytes;
-        let opened = loader.keeps_vram.then_some(opened);
-        *kept = Some(KeptTier { asked, host_bytes, opened });
-        Ok(Vram::Planned(host_bytes))
+        let asked = (wanted, loader.options.activations);
+        let kept = loader.model.kept_vram();
+        match kept.planned(asked, loader.keeps_vram, || Vram::open_device(loader))? {
+            Ok(bytes) => Ok(Vram::Planned(bytes)),
+            Err(why) => Vram::unusable(wanted, why),
+        }
     }
 
     /// Opens a device for the experts of a model, and checks it. A named size that cannot be had is an error.
     fn open_anew(loader: &Loader<'_>) -> Result<Vram> {
+        if loader.options.vram == VramChoice::Off {
+            return Ok(Vram::Off);
+        }
+        match Vram::open_device(loader)? {
+            Ok(opened) => Ok(Vram::Open(opened)),
+            Err(why) => Vram::unusable(loader.options.vram, why),
+        }
+    }
+
+    /// Opens and checks a device; `Err` within has the reason why none can be used.
+    fn open_device(loader: &Loader<'_>) -> Result<Result<OpenedTier, String>> {
         let options = &loader.options;
         let limit = match options.vram {
-            VramChoice::Off => return Ok(Vram::Off),
-            VramChoice::Auto => None,
+            VramChoice::Off | VramChoice::Auto => None,
             VramChoice::Bytes(bytes) => Some(bytes),
         };
         let inventory = inventory(loader)?;
-        match device::open(limit, &inventory, loader.model.manifest(), options.activations) {
-            Ok(opened) => Ok(Vram::Open(opened)),
-            Err(why) => Vram::unusable(options.vram, why),
-        }
+        Ok(device::open(limit, &inventory, loader.model.manifest(), options.activations))
     }
 
     /// The outcome where a tier is wanted and cannot be had.
@@ -158,7 +190,7 @@ impl Vram {
 /// Experts of a model in the memory of a graphics card, counted without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct VramPlan {
-    /// Bytes that may be used of the card.
+    /// Bytes that may be used of the card: no more than all experts take.
     pub limit: u64,
     /// Bytes of the buffers there, as its ledger counts them.
     pub bytes: u64,
@@ -301,6 +333,7 @@ mod device {
             ));
         }
         let (bytes, host_bytes) = (shape.bytes(slots), shape.host_bytes(slots));
+        let limit = limit.min(shape.most_bytes());
         Ok(VramPlan { limit, bytes, slots, experts: shape.experts, host_bytes })
     }
 
@@ -401,6 +434,26 @@ mod device {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_device_that_fails_is_opened_once_for_all_plans() {
+        let kept = KeptVram::default();
+        let failing = (VramChoice::Auto, Activations::F32);
+        let opened = std::cell::Cell::new(0);
+        let plan = |asked, keeps| {
+            let open = || {
+                opened.set(opened.get() + 1);
+                Ok(Err("no device".to_owned()))
+            };
+            (kept.planned(asked, keeps, open).unwrap(), opened.get())
+        };
+        let why = || Err("no device".to_owned());
+        assert_eq!(plan(failing, false), (why(), 1));
+        assert_eq!(plan(failing, true), (why(), 1));
+        // Another size may be had.
+        assert_eq!(plan((VramChoice::Bytes(1 << 30), Activations::F32), false), (why(), 2));
+        assert_eq!(plan(failing, false), (why(), 3), "the last choice is remembered");
+    }
 
     #[test]
     fn words_of_vram() {
