@@ -44,16 +44,12 @@ fn planned(path: &std::path::Path, options: ModelOptions) -> sws::Result<Value> 
         "experts_stream": plan.experts_stream,
         "pinned_pieces": plan.pinned.len(),
         "plan": {
-            "slots": count(&plan.slots),
-            "lent": count(&plan.lent),
+            "slots": SlotClass::count_of(&plan.slots),
+            "lent": SlotClass::count_of(&plan.lent),
             "chunk": plan.chunk,
             "context": plan.context,
             "hit_rate": (experts > 0).then_some(hit_rate),
             "read_bytes_per_token": plan.per_token.read(),
         },
     }))
-}
-
-fn count(classes: &[SlotClass]) -> usize {
-    classes.iter().map(|class| class.count).sum()
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sws_engine::{MemoryUse, SpeculativeWeightStreamer};
+use sws_engine::{MemoryUse, SlotClass, SpeculativeWeightStreamer};
 use sws_kernels::Tier;
 use sws_store::Mirror;
 use tracing::{debug, info};
@@ -80,7 +80,7 @@ fn streamed(loader: &mut Loader<'_>, text: &TextCodec, threads: &Threads) -> Res
         Size(plan.ledger.budget()),
         plan.ledger.get(MemoryUse::Pinned),
         planning.planner.weights(),
-        plan.slots.iter().map(|class| class.count).sum::<usize>(),
+        SlotClass::count_of(&plan.slots),
         plan.context,
         plan.chunk,
     );

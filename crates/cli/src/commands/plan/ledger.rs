@@ -18,14 +18,9 @@ pub(super) fn text(plan: &Plan, inventory: &Inventory) -> String {
     table(&["memory", "bytes", "<"], &lines)
 }
 
-/// Slots of all lengths.
-pub(super) fn slot_count(classes: &[SlotClass]) -> usize {
-    classes.iter().map(|class| class.count).sum()
-}
-
 /// Words on slots that are lent at times.
 fn also(lent: &[SlotClass], when: &str) -> String {
-    match slot_count(lent) {
+    match SlotClass::count_of(lent) {
         0 => String::new(),
         n => format!("; {} while {when}", count(n, "more slot")),
     }
@@ -48,7 +43,7 @@ fn note(plan: &Plan, inventory: &Inventory, what: MemoryUse) -> String {
         }
         MemoryUse::Ring if plan.experts_stream => "experts too".to_owned(),
         MemoryUse::Ring if plan.per_token.table_rows > 0 => "rows of tables too".to_owned(),
-        MemoryUse::Slots => format!("{} for {experts} experts", slot_count(&plan.slots)),
+        MemoryUse::Slots => format!("{} for {experts} experts", SlotClass::count_of(&plan.slots)),
         _ => String::new(),
     }
 }

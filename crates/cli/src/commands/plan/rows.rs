@@ -4,9 +4,8 @@ use std::path::Path;
 
 use serde::Serialize;
 use sws::Computing;
-use sws_engine::{MemoryUse, PerToken, Plan, Planner};
+use sws_engine::{MemoryUse, PerToken, Plan, Planner, SlotClass};
 
-use super::ledger::slot_count;
 use crate::commands::machine::Machine;
 use crate::commands::rounded::{about, digits, percent};
 use crate::commands::{outline, size};
@@ -38,8 +37,8 @@ pub(super) fn row(plan: &Plan, machine: Machine, computing: Option<Computing>) -
         budget: plan.ledger.budget(),
         pinned_bytes: plan.ledger.get(MemoryUse::Pinned),
         ring_bytes: plan.ledger.get(MemoryUse::Ring),
-        slots: slot_count(&plan.slots),
-        lent: slot_count(&plan.lent),
+        slots: SlotClass::count_of(&plan.slots),
+        lent: SlotClass::count_of(&plan.lent),
         chunk: plan.chunk,
         context: plan.context,
         hit_rate: (experts > 0).then_some(hit_rate),

@@ -4,12 +4,13 @@ use std::thread::available_parallelism;
 
 use serde::Serialize;
 use sws::{Computing, SequenceBytes};
-use sws_engine::{DEFAULT_CONTEXT, KV_SHARE, LONG_KV_SHARE, MemoryUse, Plan, TokenCosts};
+use sws_engine::{
+    DEFAULT_CONTEXT, KV_SHARE, LONG_KV_SHARE, MemoryUse, Plan, SlotClass, TokenCosts,
+};
 use sws_kernels::Encoding;
 use sws_model::{KvPrecision, ModelSpec};
 use sws_store::ReaderKind;
 
-use super::ledger::slot_count;
 use crate::args::PlanArgs;
 use crate::commands::machine::Machine;
 use crate::commands::rounded::{about, digits};
@@ -129,8 +130,7 @@ impl PlanSettings<'_> {
     /// Slots of experts, the lent ones included.
     fn slots(plan: &Plan) -> usize {
         let Plan { slots, lent, context_lent, structured_lent, .. } = plan;
-        let lent = slot_count(lent) + slot_count(context_lent) + slot_count(structured_lent);
-        slot_count(slots) + lent
+        [slots, lent, context_lent, structured_lent].map(|it| SlotClass::count_of(it)).iter().sum()
     }
 
     fn cache(&self) -> [String; 2] {
@@ -204,7 +204,7 @@ impl PlanSettings<'_> {
             KvPrecision::Bf16 | KvPrecision::Q8 => "--kv says so, though it is inexact",
         };
         let mut because = format!("{kind}; {} are {share:.1} % of the budget", size(bytes));
-        let slots = slot_count(&self.plan.slots) as u64;
+        let slots = SlotClass::count_of(&self.plan.slots) as u64;
         let saved = bytes.saturating_sub(self.kv_bytes(KvPrecision::Q8));
         if self.args.kv == KvPrecision::F32 && saved > 0 {
             because += &format!("; q8, inexact, frees {}", size(saved));

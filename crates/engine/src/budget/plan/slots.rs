@@ -18,7 +18,7 @@ impl SlotClass {
     }
 
     /// Number of slots of all classes.
-    pub(super) fn count_of(classes: &[SlotClass]) -> usize {
+    pub fn count_of(classes: &[SlotClass]) -> usize {
         classes.iter().map(|class| class.count).sum()
     }
 
