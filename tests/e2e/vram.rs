@@ -95,6 +95,8 @@ fn a_plan_counts_what_a_card_holds() {
         assert!(shares[0] > last && shares.iter().sum::<f64>() <= 1.0 + 1e-9, "{found}");
         assert!(!all || number("on_tier") == 1.0, "{found}");
         assert!(found["tokens_per_second"].is_null(), "{found}");
+        // No more than all experts take.
+        assert!(!all || number("limit") < (1u64 << 30) as f64, "{found}");
         last = shares[0];
     }
     let text = plan(&[&"--vram=16MiB"]).succeeded().stdout;
@@ -107,6 +109,39 @@ fn a_plan_counts_what_a_card_holds() {
     plan(&[&"--vram=64MiB", &"--activations=int8"]).refused(2, &["--activations", "--vram"]);
     sws(&[&"plan", &golden_dir("llama"), &"--no-probe", &"--vram=64MiB"])
         .refused(2, &["no experts", "leave out --vram"]);
+}
+
+/// Formats of a configuration are planned with the memory that a card takes, which may be too much.
+#[cfg(feature = "gpu")]
+#[test]
+fn plans_without_weights_count_the_memory_beside_a_card() {
+    let temp = tempfile::tempdir().unwrap();
+    let config = temp.path().join("config.json");
+    std::fs::copy(tales().join("config.json"), &config).unwrap();
+    let plan = |more: &[&dyn AsRef<OsStr>]| {
+        sws(&[&[&"plan" as &dyn AsRef<OsStr>, &config, &"--no-probe"], more].concat())
+    };
+    let least = |vram: &str| {
+        let plan = json(plan(&[&"--json", &"--ram=1GiB", &vram]));
+        assert_eq!(plan["vram"].is_null(), vram == "--vram=off", "{plan}");
+        let formats = plan["formats"].as_array().unwrap().clone();
+        formats.iter().map(|format| format["smallest_budget"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    let alone = least("--vram=off");
+    let beside = least("--vram=8GiB");
+    assert_eq!(alone.len(), 5);
+    assert!(
+        alone.iter().zip(&beside).all(|(alone, beside)| alone < beside),
+        "{alone:?} {beside:?}"
+    );
+    let few = "--ram=33MiB";
+    let found = json(plan(&[&few, &"--vram=8GiB", &"--json"]))["vram"].clone();
+    assert!(found["slots"].as_u64().unwrap() > 0 && found["on_tier"].is_null(), "{found}");
+    let text = plan(&[&few, &"--vram=8GiB"]).succeeded().stdout.replace('\n', " ");
+    assert!(
+        text.contains("the model does not run within ") && !text.contains("no slots"),
+        "{text}"
+    );
 }
 
 #[cfg(feature = "gpu")]

@@ -31,8 +31,8 @@ pub(crate) struct PlanArgs {
     /// `auto` for the memory that is free.
     #[arg(long, value_name = "SIZE", default_value = "auto")]
     pub(crate) ram: RamBudget,
-    /// Also count the experts that so much memory of a graphics card holds: 8GiB, or auto for the card here. In builds
-    /// with the feature gpu.
+    /// Also count the experts that so much memory of a graphics card holds: 8GiB, or auto for the card here. A device
+    /// that shares the machine's memory takes as much of --ram, which is not counted. In builds with the feature gpu.
     #[arg(long, value_name = "SIZE", default_value = "off")]
     pub(crate) vram: VramChoice,
     /// Context length in tokens [default: up to 4096, fewer where memory is scarce, more as far as a

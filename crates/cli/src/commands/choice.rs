@@ -27,7 +27,7 @@ pub(crate) fn encoding(outline: &Outline, ram: Option<RamBudget>) -> anyhow::Res
     let mut exact = outline.formats();
     exact.retain(|format| !format.plain.is_lossy());
     let timed = Timed { machine: Some(machine), threads: Some(&threads) };
-    let rows = formats::rows(outline, &exact, options, timed, &[budget])?;
+    let rows = formats::rows(outline, &exact, options, timed, &[budget], None)?;
     let at = Some(0);
     let Some(best) = formats::best(&rows, at, None) else { return Ok(DEFAULT) };
     note!("sws: {}", formats::reason(&rows, best, budget, at));

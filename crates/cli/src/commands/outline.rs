@@ -12,7 +12,7 @@ use sws_kernels::Encoding;
 use sws_model::ModelSpec;
 
 use super::machine::Machine;
-use super::plan::vram::{self, VramEstimate};
+use super::plan::vram::{Card, TierExpectation, VramEstimate};
 use super::plan::why::{self, SettingReason};
 use super::remote::Remote;
 use super::{both, count, print_report, size};
@@ -102,7 +102,6 @@ struct OutlineReport {
     /// Why each setting of the plan is what it is, with --why.
     why: Option<Vec<SettingReason>>,
     /// A graphics card, of the format that is planned best.
-    #[serde(skip_serializing_if = "Option::is_none")]
     vram: Option<VramEstimate>,
     /// True if only one of the formats was asked for.
     #[serde(skip)]
@@ -129,6 +128,10 @@ impl OutlineReport {
         let parameters = outline.spec().map(ModelSpec::parameters);
         let [parameters, parameters_per_token] = both(parameters);
         let timed = Timed { machine, threads };
+        let card = match (args, outline.spec()) {
+            (Some(args), Some(_)) => Card::of(args)?,
+            _ => None,
+        };
         let formats = match named {
             Some(encoding) => outline.format(encoding).into_iter().collect(),
             None => outline.formats(),
@@ -137,7 +140,7 @@ impl OutlineReport {
             why: None,
             vram: None,
             named: named.is_some(),
-            formats: formats::rows(outline, &formats, options, timed, &budgets)?,
+            formats: formats::rows(outline, &formats, options, timed, &budgets, card)?,
             model_type: description.model_type,
             supported: outline.refusal().is_none(),
             reason: outline.refusal().map(ToString::to_string),
@@ -161,7 +164,9 @@ impl OutlineReport {
         if let Some(args) = args
             && let Some(spec) = outline.spec()
         {
-            report.vram = report.estimate(args, outline, options)?;
+            if let Some(card) = card {
+                report.vram = report.estimate(card, outline, options)?;
+            }
             if args.why {
                 report.why = report.reasons(args, spec, outline, options)?;
             }
@@ -169,23 +174,23 @@ impl OutlineReport {
         Ok(report)
     }
 
-    /// What a card holds of the best format beside its plan; `None` without one.
+    /// What a card holds of the best format beside its plan; `None` for nothing.
     fn estimate(
         &self,
-        args: &PlanArgs,
+        card: Card,
         outline: &Outline,
         options: PlanOptions,
     ) -> anyhow::Result<Option<VramEstimate>> {
-        let Some(format) = self.best().and_then(|best| outline.format(best.plain)) else {
-            return Ok(None);
+        let Some(best) = self.best() else { return Ok(None) };
+        let Some(format) = outline.format(best.plain) else { return Ok(None) };
+        let Some(held) = card.holds_of(outline, format)? else { return Ok(None) };
+        let footprint = outline.footprint(format, best.beside_card(options))?;
+        let ram = self.asked.unwrap_or(footprint.smallest());
+        let expected = match footprint.plan(ram) {
+            Some(plan) => TierExpectation::of(footprint.tier_hits(&plan, held.slots)),
+            None => TierExpectation::TooLittle(ram),
         };
-        let plan = |limit| outline.vram(format, limit, args.activations);
-        let Some(card) = vram::planned(args, plan)? else { return Ok(None) };
-        let options = PlanOptions { device: card.host_bytes, ..options };
-        let footprint = outline.footprint(format, options)?;
-        let plan = self.asked.and_then(|ram| footprint.plan(ram));
-        let hits = plan.and_then(|plan| footprint.tier_hits(&plan, card.slots));
-        Ok(Some(VramEstimate::new(card, hits)))
+        Ok(Some(VramEstimate::new(held, expected)))
     }
 
     /// Why each setting of the best format's plan is what it is; `None` if none fits.
@@ -200,7 +205,7 @@ impl OutlineReport {
             return Ok(None);
         };
         let Some(format) = outline.format(best.plain) else { return Ok(None) };
-        let footprint = outline.footprint(format, options)?;
+        let footprint = outline.footprint(format, best.beside_card(options))?;
         let Some(plan) = footprint.plan(ram) else { return Ok(None) };
         let at = self.column();
         let choices = why::PlanSettings {

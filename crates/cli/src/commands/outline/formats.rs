@@ -7,6 +7,7 @@ use sws_format::PieceKind;
 use sws_kernels::Encoding;
 
 use super::super::machine::Machine;
+use super::super::plan::vram::Card;
 use super::super::remote::Remote;
 use super::super::rounded::{about, digits, time};
 use super::super::{both, size};
@@ -49,6 +50,9 @@ pub(crate) struct FormatRow {
     /// The time of computing a token, if it was measured.
     #[serde(skip)]
     pub(super) computing: Option<Computing>,
+    /// Bytes of memory that a graphics card takes beside it.
+    #[serde(skip)]
+    pub(super) device: u64,
     /// Estimated for each budget, if the speeds of the machine are known.
     pub(super) tokens_per_second: Vec<Option<f64>>,
     pub(super) first_token_seconds: Option<f64>,
@@ -67,18 +71,20 @@ pub(crate) fn column(budgets: &[u64], ram: u64) -> Option<usize> {
     budgets.iter().position(|&budget| budget == ram)
 }
 
-/// The model in each of these formats.
+/// The model in each of these formats, beside a graphics card if there is one.
 pub(crate) fn rows(
     outline: &Outline,
     formats: &[Format],
     options: PlanOptions,
     Timed { machine, threads }: Timed<'_>,
     budgets: &[u64],
+    card: Option<Card>,
 ) -> Result<Vec<FormatRow>, sws::Error> {
     let mut dry = threads.and_then(|threads| Dry::new(options.tier, threads));
     let mut rows = Vec::with_capacity(formats.len());
     for &format in formats {
-        let footprint = outline.footprint(format, options)?;
+        let device = card.map_or(0, |card| card.host_bytes(outline, format));
+        let footprint = outline.footprint(format, PlanOptions { device, ..options })?;
         let computing = dry.as_mut().and_then(|dry| outline.computing(format, dry));
         let most = format.of(PieceKind::Expert(0));
         let kernels = machine.map(|machine| machine.computing_in(most));
@@ -110,6 +116,7 @@ pub(crate) fn rows(
             read_bytes_per_token,
             in_memory,
             computing,
+            device,
             tokens_per_second,
             first_token_seconds,
         });
@@ -217,6 +224,11 @@ pub(crate) fn table(rows: &[FormatRow], budgets: &[u64], paced: bool) -> String 
 }
 
 impl FormatRow {
+    /// Options of a plan beside the card that this was planned with.
+    pub(super) fn beside_card(&self, options: PlanOptions) -> PlanOptions {
+        PlanOptions { device: self.device, ..options }
+    }
+
     /// True if it runs within the budget.
     fn runs(&self, at: Option<usize>) -> bool {
         at.is_some_and(|at| self.read_bytes_per_token[at].is_some())
