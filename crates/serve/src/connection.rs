@@ -34,7 +34,7 @@ const SILENT: Duration = Duration::from_secs(2);
 /// bytes.
 const HEADER: usize = 32 << 10;
 const HEADERS: usize = 100;
-/// Time between two looks at a client that has sent more than was read, or that sends no more.
+/// Time between two looks at a client while a request is answered, or once it sends no more.
 const LOOK: Duration = Duration::from_millis(100);
 /// Maximum number of unread bytes that are dropped when a connection ends.
 const UNREAD: usize = 64 << 10;

@@ -244,7 +244,9 @@ impl TextQueue {
         loop {
             state.drop_cancelled();
             if let Some(first) = state.waiting.front() {
-                return Some(WantedModel { model: first.model, keep: None });
+                let model = first.model;
+                let asked = state.preloaded.filter(|wanted| wanted.model == model);
+                return Some(WantedModel { model, keep: asked.and_then(|wanted| wanted.keep) });
             }
             if let Some(wanted) = state.preloaded.take() {
                 return Some(wanted);
@@ -256,9 +258,23 @@ impl TextQueue {
         }
     }
 
-    /// Asks for a model to be loaded once no text needs another. The caller wakes the worker.
+    /// Asks for a model to be loaded once no text needs another.
     pub(crate) fn preload(&self, wanted: WantedModel) {
-        self.lock().preloaded = Some(wanted);
+        let mut state = self.lock();
+        state.preloaded = Some(wanted);
+        // The time for which the loaded model is kept may have changed.
+        state.woken = true;
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Takes back that a model is to be loaded, and wakes the worker, which may close it.
+    pub(crate) fn unload(&self, model: usize) {
+        let mut state = self.lock();
+        state.preloaded = state.preloaded.filter(|wanted| wanted.model != model);
+        state.woken = true;
+        drop(state);
+        self.changed.notify_one();
     }
 
     /// Fails the texts that wait for a model.
@@ -466,6 +482,16 @@ mod tests {
         let asked = wanted(1, Some(Some(Duration::from_secs(5))));
         queue.preload(asked);
         assert_eq!((next(0, false), queue.wanted()), ("Others".to_owned(), Some(asked)));
+        queue.preload(asked);
+        queue.unload(0);
+        assert_eq!(next(0, false), "Others");
+        queue.unload(1);
+        assert_eq!(next(0, false), "Nothing");
+        // A text does not lose the time of its model.
+        let (text, _events) = job(0, &cancel);
+        queue.push(vec![QueuedText { model: 1, ..text }], &limits(9)).unwrap();
+        queue.preload(asked);
+        assert_eq!((queue.wanted(), next(1, false)), (Some(asked), "1".to_owned()));
         queue.preload(asked);
         assert_eq!(next(1, false), "Nothing");
         let turn = ModelTurn { model: 1, is_over: false };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use sws_engine::{MemoryUse, Plan};
@@ -150,7 +150,7 @@ impl Room {
     pub(crate) async fn taken_back(&self, app: &App, end: Duration) -> Result<(), Failure> {
         loop {
             let taken_back = pin!(self.taken_back.notified());
-            if !self.lock().is_lent {
+            if !self.is_lent() {
                 return Ok(());
             }
             if app.is_draining() {
@@ -161,6 +161,16 @@ impl Room {
             }
             app.queue.wake();
             let _ = timeout(LOOK, taken_back).await;
+        }
+    }
+
+    /// True if the memory is lent to experts. Never waits: the worker takes it back with the lock held, and may
+    /// wait for reads meanwhile.
+    fn is_lent(&self) -> bool {
+        match self.state.try_lock() {
+            Ok(state) => state.is_lent,
+            Err(TryLockError::Poisoned(state)) => state.into_inner().is_lent,
+            Err(TryLockError::WouldBlock) => true,
         }
     }
 
@@ -272,6 +282,17 @@ mod tests {
                 assert!(Most::within(bytes, vocab, texts).units >= units && bytes <= all);
             }
         }
+    }
+
+    /// The worker may wait for reads while it takes the memory back; connections go on meanwhile.
+    #[test]
+    fn nobody_waits_for_memory_that_is_being_taken_back() {
+        let room = Room { lends: true, ..Room::new(&[], 4096, 4) };
+        room.settle(Duration::ZERO, |is_idle| assert!(is_idle && room.is_lent()));
+        assert!(room.is_lent());
+        room.lock().is_wanted = true;
+        room.settle(Duration::ZERO, |is_idle| assert!(!is_idle && room.is_lent()));
+        assert!(!room.is_lent());
     }
 
     #[test]

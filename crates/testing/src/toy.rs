@@ -58,13 +58,13 @@ impl Naming for Toy {
         "toy"
     }
 
-    fn place(&self, name: &str, _shape: &[u64]) -> Placement {
+    fn place(&self, name: &str, shape: &[u64]) -> Placement {
         let words: Vec<&str> = name.trim_end_matches(".weight").split('.').collect();
         match words.as_slice() {
             ["embed"] => piece(PieceId::EMBED, 0, true),
             [layer, word] => match (number(layer), *word) {
                 (Some(l), "norm") => piece(PieceId::new(l, PieceKind::Norms), 0, false),
-                (Some(layer), "stack" | "turned") => {
+                (Some(layer), "stack" | "turned") if shape != [1] => {
                     let transposed = words[1] == "turned";
                     Placement::Experts { layer, rank: 0, matrix: true, transposed }
                 }

@@ -255,6 +255,7 @@ fn numbers_of_nvfp4_that_do_not_fit_are_refused() {
         ([("1.stack.weight", 40, &[2, 2, 3, 64], 432), ("1.stack.scale", 0, &[2, 2], 16)], "`1.stack.scale`, as F32 of shape [2, 2], does not fit"),
         // Blocks without a number of their own.
         ([("0.0.up.weight", 8, &[3, 64], 204), ("0.0.up.scale", 0, &[1], 4)], "`0.0.up.scale`"),
+        ([("1.stack.weight", 8, &[2, 3, 64], 408), ("1.stack.scale", 0, &[1], 4)], "`1.stack.scale`"),
     ];
     for (tensors, words) in cases {
         let error = in_place(tensors).unwrap_err();

@@ -108,16 +108,17 @@ fn loaded(
     }
     let keep = asked_time(app, asked)?;
     let ends = keep == Some(Some(Duration::ZERO));
+    let model = served.identity.number;
     if ends {
         served.engine.close_when_idle();
+        app.queue.unload(model);
     } else if app.is_several() {
-        // A model that is being closed forgets its time, and gets this one when it is loaded again.
-        app.queue.preload(WantedModel { model: served.identity.number, keep });
         if let Some(time) = keep {
             served.engine.keep(time);
         }
+        // A model that is being closed forgets its time, and gets this one when it is loaded again.
+        app.queue.preload(WantedModel { model, keep });
     }
-    app.queue.wake();
     let mut line = json!({
         "model": served.id(),
         "created_at": models::time(app.clock.unix_seconds()),

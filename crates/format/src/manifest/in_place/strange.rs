@@ -68,8 +68,9 @@ pub(super) fn strange(
     for (ending, instead) in OF_CODES {
         let Some(stem) = name.strip_suffix(ending) else { continue };
         let matrix = format!("{stem}{instead}");
-        // Codes that do not fit are refused elsewhere.
-        if has_place(&matrix) && !has_codes(source, stem, &matrix) {
+        // A place may depend on the shape, which is not that of the scales. Codes that do not fit are refused elsewhere.
+        let of = source.named(&matrix).map_or(shape, |codes| &codes.tensor.shape);
+        if naming.place(&matrix, of) != Placement::Extra && !has_codes(source, stem, &matrix) {
             return Some(Strange::Codes(matrix));
         }
     }
