@@ -551,6 +551,8 @@ def main():
     lack = missing()
     if lack:
         return print(f"install: skipped: {lack}")
+    # What a shell starts in the background ignores this signal, and so would the scripts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as name, homes(pathlib.Path(name)) as home:
         temp = pathlib.Path(name)
         if sys.argv[1] == "--release":
