@@ -5,7 +5,7 @@ use std::fmt::Write;
 use axum::body::Body;
 use axum::http::Response;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
-use sws_engine::{Gauge, TierCounts, WeightKind, memory};
+use sws_engine::{Gauge, SlotClass, TierCounts, WeightKind, memory};
 
 use crate::app::App;
 use crate::counts::number;
@@ -70,8 +70,7 @@ impl ModelMetrics<'_> {
             let help =
                 "Slots for experts, and further ones that are lent while no prompt is computed.";
             let rows = [("own", &plan.slots), ("lent", &plan.lent)].map(|(kind, classes)| {
-                let slots: usize = classes.iter().map(|class| class.count).sum();
-                (format!("kind=\"{kind}\""), slots as f64)
+                (format!("kind=\"{kind}\""), SlotClass::count_of(classes) as f64)
             });
             self.rows("sws_expert_slots", "gauge", help, rows);
         }

@@ -98,6 +98,12 @@ pub(super) fn read(bytes: &[u8]) -> Result<Trace, TraceError> {
         prompt_after = (phase == 0).then_some(turn);
     }
 
+    let (lens, passes) = lengths(&tokens);
+    Trace::checked(shape, ids, Vec::new(), Some(lens), Some(passes))
+}
+
+/// Numbers of tokens, of each turn and of each pass; a prompt is one pass.
+fn lengths(tokens: &[&[[u32; 6]]]) -> (Vec<u32>, Vec<u32>) {
     let mut lens: Vec<u32> = Vec::new();
     let mut passes: Vec<u32> = Vec::new();
     let mut before: Option<(u32, u32)> = None;
@@ -113,5 +119,5 @@ pub(super) fn read(bytes: &[u8]) -> Result<Trace, TraceError> {
         }
         before = Some((turn, phase));
     }
-    Trace::checked(shape, ids, Vec::new(), Some(lens), Some(passes))
+    (lens, passes)
 }

@@ -77,16 +77,7 @@ pub(crate) fn run(args: &args::ReplayArgs) -> anyhow::Result<ExitCode> {
             note!("sws: belady foresees no graphics card, and is left out");
         }
     }
-    let mut slots: Vec<(f64, usize)> = Vec::new();
-    if args.slots.is_empty() {
-        for &percent in &args.budgets {
-            slots.push((percent, replay.slots(percent / 100.0)));
-        }
-    }
-    let all = (trace.shape().layers * trace.shape().experts) as f64;
-    for &n in &args.slots {
-        slots.push((100.0 * f64::from(n) / all, n as usize));
-    }
+    let slots = budgets(args, &trace, &replay);
     let mut runs: Vec<(f64, usize, ReplayPolicy)> = Vec::new();
     for &(percent, slots) in &slots {
         for &policy in &policies {
@@ -134,6 +125,21 @@ pub(crate) fn run(args: &args::ReplayArgs) -> anyhow::Result<ExitCode> {
 
     let report = ReplayReport::new(&trace, args, &runs, &outcomes);
     print_report(args.json, &report, ReplayReport::text)
+}
+
+/// The slots to replay with, each beside its share of all experts in percent.
+fn budgets(args: &args::ReplayArgs, trace: &Trace, replay: &Replay) -> Vec<(f64, usize)> {
+    let mut slots: Vec<(f64, usize)> = Vec::new();
+    if args.slots.is_empty() {
+        for &percent in &args.budgets {
+            slots.push((percent, replay.slots(percent / 100.0)));
+        }
+    }
+    let all = (trace.shape().layers * trace.shape().experts) as f64;
+    for &n in &args.slots {
+        slots.push((100.0 * f64::from(n) / all, n as usize));
+    }
+    slots
 }
 
 /// The cache of the page: the default policy if it is among those, or else the first that looks only
